@@ -39,7 +39,7 @@ func TestFill(t *testing.T) {
 			look(func(in *inbox.Inbox) { // it learns of the platforms
 				for _, platform := range platforms {
 					w := &webhookgate.Webhook{ID: webhookgate.NewID(), Type: "TenantProvisioningChange", Lane: webhookgate.LaneName{Platform: platform, Tenant: "first"}}
-					if _, err := in.Store(w); err != nil {
+					if _, err := in.Store(context.Background(), w); err != nil {
 						t.Fatal(err)
 					}
 				}

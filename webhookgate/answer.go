@@ -147,7 +147,6 @@ type Outcome struct {
 	Webhook     *Webhook        // nil if a check failed
 	Invalid     *Invalid        // not nil if only the content is invalid
 	Stored      bool            // the inbox has the webhook
-	Missed      bool            // it is a change that its sender has to send again
 	Question    bool            // it asks the receiver a question
 }
 

@@ -316,7 +316,6 @@ func (g *Gate) noteMissed(in *arrival) {
 	switch {
 	case in.Question, in.late:
 	case in.Decision == failed:
-		in.Missed = true
 		g.missed.add(digest, in.At)
 	case in.Status == http.StatusOK || in.Invalid != nil:
 		g.missed.settle(digest)

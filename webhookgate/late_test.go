@@ -100,15 +100,17 @@ func TestInboxAnswersInTime(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		hangUp()
 		var told Outcome
+		missed := 0
 		g := newGate(t, func(c *setup) {
 			c.Answered = func(o Outcome) { told = o }
+			c.Missed = func(time.Time) { missed++ }
 			c.Transport = roundTrip(func(*http.Request) (*http.Response, error) { taken++; return respond(200, ""), nil })
 			if inbox {
 				c.Store = func(context.Context, *Webhook) (string, error) { taken++; return "", nil }
 			}
 		})
 		g.ServeHTTP(httptest.NewRecorder(), gone.WithContext(ctx))
-		if taken != 0 || told.Status != statusHungUp || !told.Missed {
+		if g.Shutdown(t.Context()); taken != 0 || told.Status != statusHungUp || missed != 1 {
 			t.Errorf("inbox %v: taken in %d times: %+v", inbox, taken, told)
 		}
 	}

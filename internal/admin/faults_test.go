@@ -153,7 +153,7 @@ func TestTenantWhileTheDatabaseIsAway(t *testing.T) {
 func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := world(t)
-		b.RecordInvalid(invalid422(ten))
+		b.RecordInvalid(context.Background(), invalid422(ten))
 		b.Miss(time.Now())
 		cfg := port(b)
 		cfg.Gate, cfg.Receivers = gate, b.Receivers

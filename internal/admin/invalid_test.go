@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"crypto/sha256"
 	"net/http"
 	"strings"
@@ -48,7 +49,7 @@ func TestInvalidOnThePages(t *testing.T) {
 	b.Take("eu", "acme", less) // 1
 	see("/actions", []string{"No actions in the last 90 days"})
 	for range 2 {
-		b.RecordInvalid(invalid422(more)) // 2
+		b.RecordInvalid(context.Background(), invalid422(more)) // 2
 	}
 	see("/", []string{"usher rejected 1 webhook of eu/acme", "/payload/tenant/name is missing", `<a href="/webhooks/2">Show</a>`, "would have added sso"}, "All is well")
 	see("/webhooks", []string{`<span class="badge bad">invalid</span> <span class="code">422</span>`, "would have added sso"})
@@ -61,7 +62,7 @@ func TestInvalidOnThePages(t *testing.T) {
 	act("/webhooks/2/redeliver", 409)
 	see("/webhooks/2", []string{"would have added sso"}, "Send again", "Accept…")
 	see("/", []string{"All is well"})
-	b.RecordInvalid(invalid422(more)) // its number is not the next: the copy has used one
+	b.RecordInvalid(context.Background(), invalid422(more)) // its number is not the next: the copy has used one
 	see("/webhooks?state=invalid", []string{`id="w-4"`, "Discard all of these…"}, "Send all")
 	act("/webhooks/4/accept", 303)
 	see("/webhooks/4", []string{"taken in as 5"}, "Send again", "would have")
@@ -85,8 +86,8 @@ func TestInvalidOnThePages(t *testing.T) {
 // A webhook that does not say whose it is does not count as that of a tenant.
 func TestInvalidOfAnUnknownTenant(t *testing.T) {
 	b := inboxtest.Open(t)
-	b.RecordInvalid(invalid422(five))
-	b.RecordInvalid(&webhookgate.Invalid{Status: 400, Reason: "json", Faults: []content.Fault{{Message: "is not JSON"}}, Webhook: webhookgate.Webhook{ID: "x", Body: []byte("{")}})
+	b.RecordInvalid(context.Background(), invalid422(five))
+	b.RecordInvalid(context.Background(), &webhookgate.Invalid{Status: 400, Reason: "json", Faults: []content.Fault{{Message: "is not JSON"}}, Webhook: webhookgate.Webhook{ID: "x", Body: []byte("{")}})
 	if _, page := look(entitled(b), "/"); !strings.Contains(page, "usher rejected 2 webhooks of an unknown tenant and eu/acme") {
 		t.Error(page)
 	}
@@ -111,7 +112,7 @@ func TestAcceptIsOfferedWhereItWorks(t *testing.T) {
 		r := invalid422(whole)
 		tc.change(r)
 		r.Digest = sha256.Sum256(r.Body)
-		if b.RecordInvalid(r) == 0 {
+		if b.RecordInvalid(context.Background(), r) == 0 {
 			t.Fatal(name)
 		}
 		pages := []string{"/webhooks/1"}

@@ -69,7 +69,7 @@ func queueMany(t *testing.T, b *inboxtest.Box, webhooks int) {
 	for first := range 50 {
 		wg.Go(func() {
 			for n := first; n < webhooks; n += 50 {
-				_, err := b.Store(&webhookgate.Webhook{
+				_, err := b.Store(context.Background(), &webhookgate.Webhook{
 					ID: fmt.Sprint("id-", n), Type: "TenantProvisioningChange", Snapshot: true,
 					Lane: webhookgate.LaneName{Tenant: fmt.Sprint("t", n)}, Receiver: b.Receivers.For(""),
 					Header: http.Header{}, Body: []byte(five), Digest: sha256.Sum256([]byte(five)),

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -71,7 +72,7 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 				b.Take("", "t", tc.body)
 			} else {
 				b.Take("", "t", change("t", `{"features":[{"code":"sso"}]}`))
-				b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: tc.faults, Webhook: webhookgate.Webhook{
+				b.RecordInvalid(context.Background(), &webhookgate.Invalid{Status: 422, Reason: "schema", Faults: tc.faults, Webhook: webhookgate.Webhook{
 					ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Tenant: "t"}, Body: []byte(tc.body), Header: http.Header{"Content-Type": {"application/json"}}}})
 			}
 			ask(h, "GET", "/tenants", "") // the first time, templates are parsed

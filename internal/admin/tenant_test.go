@@ -50,7 +50,7 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		}, []string{"webhook 2</a> is waiting (since", "Deliveries are paused (tenant eu/acme). Resume them.", "<button>Resume</button>"}},
 		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2</a> is discarded (since", again}},
 		"invalid": {func(b *inboxtest.Box) {
-			b.RecordInvalid(invalid422(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Wrong Inc","platform":{"code":"eu"}}}}`))
+			b.RecordInvalid(context.Background(), invalid422(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Wrong Inc","platform":{"code":"eu"}}}}`))
 		}, []string{"The receiver has it", "usher rejected <a", "/payload/tenant/name is missing", `href="/webhooks/2/accept">Accept…`, `href="/webhooks/1/redeliver">Redeliver…`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAStoredWebhookHasAReceiver(t *testing.T) {
 		ID: "x", Type: "TenantProvisioningChange", Snapshot: true, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "acme"},
 		Header: http.Header{}, Body: []byte(five), Digest: sha256.Sum256([]byte(five)),
 	}
-	if _, err := b.Store(w); err != nil { // as if no receiver took its platform
+	if _, err := b.Store(context.Background(), w); err != nil { // as if no receiver took its platform
 		t.Fatal(err)
 	}
 	_, page := ask(entitled(b), "GET", "/tenant?platform=eu&code=acme", "", "Accept", "text/html")

@@ -242,7 +242,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		b := world(t)
 		for _, tenant := range []string{"new", "newer"} {
 			body := []byte(strings.ReplaceAll(five, "acme", tenant))
-			b.RecordInvalid(&webhookgate.Invalid{Status: 422, Webhook: webhookgate.Webhook{
+			b.RecordInvalid(context.Background(), &webhookgate.Invalid{Status: 422, Webhook: webhookgate.Webhook{
 				ID: tenant, Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Tenant: tenant}, Body: body, Digest: sha256.Sum256(body),
 			}})
 		}
@@ -412,7 +412,7 @@ func TestTenantWithManySnapshots(t *testing.T) {
 		if len(tenant.Snapshots) != maxTimeline || tenant.More != want {
 			t.Errorf("%d are shown, more: %v, want %v", len(tenant.Snapshots), tenant.More, want)
 		}
-		_, err = h.cfg.Inbox.Store(&webhookgate.Webhook{ID: "one more", Type: "Other", Lane: webhookgate.LaneName{Platform: "crm", Tenant: "t1"}})
+		_, err = h.cfg.Inbox.Store(context.Background(), &webhookgate.Webhook{ID: "one more", Type: "Other", Lane: webhookgate.LaneName{Platform: "crm", Tenant: "t1"}})
 		if err != nil {
 			t.Fatal(err)
 		}

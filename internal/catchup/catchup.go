@@ -188,8 +188,9 @@ func (c *CatchUp) once(ctx context.Context, began time.Time) (left bool, err err
 		c.state.Elsewhere = r.elsewhere > 0 && r.ours == 0
 	}
 	c.state.Shorter = !run.First && r.newest.Before(run.Newest)
+	settled := r.left.IsZero() && !c.state.Elsewhere && !c.state.Shorter
 	c.mu.Unlock()
-	return !r.left.IsZero(), c.cfg.Inbox.EndCatchUp(ctx, run, r.newest, r.left)
+	return !r.left.IsZero(), c.cfg.Inbox.EndCatchUp(ctx, run, r.newest, r.left, settled)
 }
 
 // reading is a run on its way through the log. Its times of events are the service's.

@@ -16,6 +16,7 @@ import (
 	"usher/internal/lane"
 	"usher/internal/lane/state"
 	"usher/internal/outbound"
+	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
 )
 
@@ -358,6 +359,41 @@ func TestFailures(t *testing.T) {
 	if !s.State().Shorter {
 		t.Error("nobody says that the log is shorter")
 	}
+}
+
+// A run that leaves nothing ends what was missed before it began: usher has it now. One that left something does not,
+// nor one that cannot be believed.
+func TestMissedIsOver(t *testing.T) {
+	s := newService(t)
+	missed := func(when string, want int) {
+		t.Helper()
+		testkit.Eventually(t, when, func() bool { return s.Stats().Missed.Webhooks == want })
+	}
+	s.gets("p", "acme", body("p", "acme", "a=5"))
+	s.pass(time.Hour)
+	s.runs(false)
+	s.logs("503", body("p", "acme", "a=6"))
+	s.Miss(time.Now())
+	missed("at first", 1)
+	s.pass(20 * time.Second)
+	s.runs(true)
+	s.Miss(time.Now())
+	missed("left to a later run", 2)
+	log := s.log
+	s.log = nil
+	s.pass(time.Minute)
+	s.runs(false)
+	s.Miss(time.Now())
+	missed("the log is shorter", 3)
+	s.log = log
+	s.pass(time.Minute)
+	s.during = func() { s.pass(time.Second); s.Miss(time.Now()) }
+	s.runs(false)
+	s.want("acme", "catch-up delivered "+a6, "delivered "+a5)
+	s.pass(time.Minute)
+	missed("one more while the log was read", 4)
+	s.runs(false)
+	missed("all is taken in", 0)
 }
 
 // Changes that come through the log alone while the gate is up say that the service does not reach it.

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"crypto/sha256"
 	"log/slog"
 	"net/http"
@@ -29,7 +30,7 @@ func TestEntitlements(t *testing.T) {
 		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, Body: []byte(sso)})
 	}
 	reject := func(b *inboxtest.Box, body string) {
-		b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+		b.RecordInvalid(context.Background(), &webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 			Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, Body: []byte(body), Digest: sha256.Sum256([]byte(body))}})
 	}
 	for name, tc := range map[string]struct {
@@ -68,7 +69,7 @@ func TestEntitlements(t *testing.T) {
 	b.Take("eu", "acme", body("users=5", "sso"))
 	b.Take("us", "acme", body())
 	b.Take("eu", "lost", `{"type":"TenantProvisioningChange","payload":{}}`)
-	b.RecordInvalid(&webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
+	b.RecordInvalid(context.Background(), &webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "new"}, Body: []byte("{}")}})
 	for args, want := range map[string]string{
 		"eu/acme":       "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",

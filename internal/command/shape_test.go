@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -31,7 +32,7 @@ func TestShowCostsWhatTheSizeSays(t *testing.T) {
 			for i := range 100 {
 				faults = append(faults, content.Fault{Path: fmt.Sprint("/a/", i), Message: "is odd"})
 			}
-			s.RecordInvalid(&webhookgate.Invalid{Status: 400, Reason: "json", Faults: faults, Webhook: webhookgate.Webhook{ID: "r", Body: []byte(body), Header: http.Header{}}})
+			s.RecordInvalid(context.Background(), &webhookgate.Invalid{Status: 400, Reason: "json", Faults: faults, Webhook: webhookgate.Webhook{ID: "r", Body: []byte(body), Header: http.Header{}}})
 			for _, args := range [][]string{{"show", "9"}, {"show", "9", "--json"}, {"ls"}} {
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)

@@ -28,7 +28,7 @@ func TestSaysItOnce(t *testing.T) {
 			c.GateUp = func() bool { beats.Add(1); return true }
 		})
 		for n := range 2 {
-			d.RecordInvalid(d.invalid("t", fmt.Sprint("odd", n)))
+			d.RecordInvalid(context.Background(), d.invalid("t", fmt.Sprint("odd", n)))
 			w := d.hook("u", fmt.Sprint(n))
 			check(t, d.add(t.Context(), w).Err)
 		}

@@ -32,7 +32,7 @@ func benchStore(b *testing.B, in *Inbox, set *receiver.Set, n int, words string)
 	features := []snapshot.Feature{{Code: "users", Limit: 25}}
 	state := snapshot.Snapshot{Name: "Some tenant", Known: true, Features: features}
 	w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
-	if _, err := in.Store(w); err != nil {
+	if _, err := in.Store(context.Background(), w); err != nil {
 		b.Error(err)
 	}
 }

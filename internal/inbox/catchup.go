@@ -155,7 +155,8 @@ func (s *Inbox) recordLogged(ctx context.Context, header http.Header, body []byt
 }
 
 // EndCatchUp says that the log was read completely: its newest event, and the oldest one that was left; zero: none was.
-func (s *Inbox) EndCatchUp(ctx context.Context, r *CatchUpRun, newest, left time.Time) error {
+// settled: nothing differs any more, so that nothing is missed that came before the run.
+func (s *Inbox) EndCatchUp(ctx context.Context, r *CatchUpRun, newest, left time.Time, settled bool) error {
 	micros := func(at time.Time) int64 {
 		if at.IsZero() {
 			return 0
@@ -167,7 +168,14 @@ func (s *Inbox) EndCatchUp(ctx context.Context, r *CatchUpRun, newest, left time
 	}
 	_, err := do(ctx, s, work{}, func(t *sqlTurn) nothing {
 		t.tx.Queue("catch_up_end", nil, max(1, micros(newest)), micros(left))
+		if settled {
+			t.tx.Queue("missed_end", nil, r.Began.UnixMicro(), t.Now)
+			t.Then(func() { s.endMissed(s.ours(r.Began)) })
+		}
 		return nothing{}
 	})
+	if settled && err == nil {
+		s.changed()
+	}
 	return err
 }

@@ -105,7 +105,7 @@ func versionOf(version int64) snapshot.Snapshot {
 func storeVersion(s *Inbox, tenant string, version int64) error {
 	w := aHook(receiver.NewSet(), "p/"+tenant, fmt.Sprint(tenant, version))
 	w.State = versionOf(version).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
-	_, err := s.Store(w)
+	_, err := s.Store(context.Background(), w)
 	return err
 }
 
@@ -192,7 +192,7 @@ func TestChangesBytes(t *testing.T) {
 			size := []int{1 << 20, changesBytes + 1, 10}[n%3]
 			state.Features[0].Value = strings.Repeat("v", size) // it would compress well
 			w.State = state.Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
-			_, err := s.Store(w)
+			_, err := s.Store(context.Background(), w)
 			check(t, err)
 		}
 		m := newMirror()

@@ -58,7 +58,7 @@ func TestLanesCountWhatTheyHave(t *testing.T) {
 					w.Snapshot = rand.IntN(5) > 0
 					d.sendHook(w)
 				case 6:
-					d.RecordInvalid(d.invalid(tenant, snapshotOf(tenant, fmt.Sprint("f", rand.IntN(6)))))
+					d.RecordInvalid(context.Background(), d.invalid(tenant, snapshotOf(tenant, fmt.Sprint("f", rand.IntN(6)))))
 				case 7, 8, 9, 10:
 					all, err := d.List(context.Background(), Filter{Tenant: tenant})
 					if err != nil || len(all) == 0 {

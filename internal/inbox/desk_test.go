@@ -406,7 +406,7 @@ func (d *desk) told(tenant, body string) (told string) {
 }
 
 func (d *desk) sendHook(w *webhookgate.Webhook) string {
-	switch duplicateOf, err := d.Store(w); {
+	switch duplicateOf, err := d.Store(context.Background(), w); {
 	case errors.Is(err, webhookgate.ErrFull):
 		return "full"
 	case err != nil:

@@ -394,8 +394,8 @@ func TestFaultHugeCodesOfPlatforms(t *testing.T) {
 			MaxBody:     4 << 20,
 			MaxInflight: 100,
 			Receivers:   d.cfg.Receivers,
-			Store:       d.StoreWithin,
-			Invalid:     d.RecordInvalidWithin,
+			Store:       d.Store,
+			Invalid:     d.RecordInvalid,
 			Log:         d.cfg.Log,
 		})
 		const count = 5

@@ -658,7 +658,7 @@ func TestFullDisk(t *testing.T) {
 	path := filepath.Join(dir, "inbox.db")
 	d := newDesk(t, inFile(t, path))
 	d.main.set("", status(500))
-	invalid := d.RecordInvalid(d.invalid("invalid", snapshotOf("invalid", "a")))
+	invalid := d.RecordInvalid(context.Background(), d.invalid("invalid", snapshotOf("invalid", "a")))
 	run := d.begin()
 	taken := 0
 	var got string
@@ -677,7 +677,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("nothing is wrong: %+v", full)
 	}
 	odd := d.invalid("odd", snapshotOf("odd", "a"))
-	if id := d.RecordInvalid(odd); id != 0 {
+	if id := d.RecordInvalid(context.Background(), odd); id != 0 {
 		t.Errorf("an invalid webhook took the room for outcomes, as %d", id)
 	}
 	if id, err := d.Accept(invalid, false); err == nil {

@@ -46,7 +46,7 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 				i := New(e, cfg)
 				ctx, stop := context.WithCancel(t.Context())
 				go i.Run(ctx, ctx)
-				go i.Store(aHook(cfg.Receivers, "t", "A"))
+				go i.Store(context.Background(), aHook(cfg.Receivers, "t", "A"))
 				time.Sleep(4 * time.Second)
 				check(t, i.Err())
 				time.Sleep(3 * time.Second)

@@ -19,7 +19,6 @@ type health struct {
 	everWritten  bool      // a transaction was committed since the start
 	openedAt     time.Time // when the first of them began, or the first after the last outage
 	broken       bool      // there was a BrokenError
-	noNumber     time.Time // since when no number is left for a new webhook; zero: there are some
 }
 
 // outagePatience is how long a database may be away before usher says that it is not ready.
@@ -44,8 +43,6 @@ func (s *Inbox) Health() Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case !h.noNumber.IsZero():
-		return Health{errNoNumber, h.noNumber, true}
 	case !h.txBegan.IsZero() && time.Since(h.txBegan) >= outagePatience && !h.broken:
 		return Health{errors.New("the inbox's database does not answer"), h.txBegan, true}
 	case h.err == nil && h.everWritten:
@@ -113,9 +110,6 @@ func (h *health) end(log *slog.Logger, began time.Time, err error, full bool) {
 	h.txBegan = time.Time{}
 	var refused *engine.StatementError
 	var broken *engine.BrokenError
-	if errors.Is(err, errNoNumber) && h.noNumber.IsZero() {
-		h.noNumber = began
-	}
 	switch {
 	case errors.As(err, &refused):
 		return // this neither begins an outage, nor proves that one has ended
@@ -238,14 +232,6 @@ func (c *clockOffset) at(t time.Time) int64 {
 		return 0
 	}
 	return int64((c.offset + t.Sub(c.start)) / time.Microsecond)
-}
-
-// latest is like at, but the latest time that it can have been.
-func (c *clockOffset) latest(t time.Time) int64 {
-	at := c.at(t)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return at + clock.Micros(c.uncertainty)
 }
 
 // dated is a time of ours by the database's clock, as far as that is known.

@@ -16,27 +16,17 @@ import (
 // answerWithin is the longest time that a sender waits for the inbox.
 const answerWithin = 10 * time.Second
 
-// Store is StoreWithin without a context.
-func (s *Inbox) Store(w *webhookgate.Webhook) (duplicateOf string, err error) {
-	return s.StoreWithin(context.Background(), w)
-}
-
-// StoreWithin stores a webhook for its receiver; see webhookgate.Config.Store.
-func (s *Inbox) StoreWithin(ctx context.Context, w *webhookgate.Webhook) (duplicateOf string, err error) {
+// Store stores a webhook for its receiver; see webhookgate.Config.Store.
+func (s *Inbox) Store(ctx context.Context, w *webhookgate.Webhook) (duplicateOf string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	a := s.add(ctx, w)
 	return a.DuplicateOf, a.Err
 }
 
-// RecordInvalid is RecordInvalidWithin without a context.
-func (s *Inbox) RecordInvalid(r *webhookgate.Invalid) int64 {
-	return s.RecordInvalidWithin(context.Background(), r)
-}
-
-// RecordInvalidWithin stores a webhook that is invalid, and returns its id; zero: that was not possible. See
+// RecordInvalid stores a webhook that is invalid, and returns its id; zero: that was not possible. See
 // webhookgate.Config.Invalid.
-func (s *Inbox) RecordInvalidWithin(ctx context.Context, r *webhookgate.Invalid) int64 {
+func (s *Inbox) RecordInvalid(ctx context.Context, r *webhookgate.Invalid) int64 {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	id, err := s.storeInvalid(ctx, r)

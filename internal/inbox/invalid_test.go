@@ -26,7 +26,7 @@ func (d *desk) invalid(tenant, body string) *webhookgate.Invalid {
 // recordInvalid lets the inbox store an invalid webhook.
 func (d *desk) recordInvalid(tenant, body string) {
 	d.t.Helper()
-	if d.RecordInvalid(d.invalid(tenant, body)) == 0 {
+	if d.RecordInvalid(context.Background(), d.invalid(tenant, body)) == 0 {
 		d.t.Fatal("not stored")
 	}
 }
@@ -225,7 +225,7 @@ func TestSnapshotDoesNotStandForAInvalidEvent(t *testing.T) {
 		d.recordInvalid("acme", "A")
 		event := d.invalid("acme", `{"type":"InvoiceIssued","payload":{"tenant":{"code":"acme"}}}`)
 		event.Type, event.Snapshot = "InvoiceIssued", false
-		if d.RecordInvalid(event) == 0 {
+		if d.RecordInvalid(context.Background(), event) == 0 {
 			t.Fatal("not stored")
 		}
 		d.take("acme", "B")

@@ -162,7 +162,6 @@ func TestRenamed(t *testing.T) {
 func TestReadEndsWithItsReader(t *testing.T) {
 	t.Parallel()
 	reads := map[string]func(context.Context, *Inbox) error{
-		"a search":            func(ctx context.Context, i *Inbox) error { return second(i.List(ctx, Filter{Search: "x"})) },
 		"a list":              func(ctx context.Context, i *Inbox) error { return i.Each(ctx, Filter{}, true, nil) },
 		"one":                 func(ctx context.Context, i *Inbox) error { return second(i.Show(ctx, 1)) },
 		"tenants":             func(ctx context.Context, i *Inbox) error { return second(i.Tenants(ctx, TenantFilter{})) },
@@ -276,17 +275,15 @@ func TestListEndsMidway(t *testing.T) {
 		d := newDesk(t, open, func(c *setup) { c.Limits.PageBytes = 1 })
 		d.take("t", "A", "B", "C")
 		d.idle("t")
-		for _, withContent := range []bool{false, true} {
-			ctx, gone := context.WithCancel(t.Context())
-			read := 0
-			err := d.Each(ctx, Filter{Search: "t"}, withContent, func(*lane.Webhook) bool {
-				read++
-				gone()
-				return true
-			})
-			if read != 1 || !errors.Is(err, context.Canceled) {
-				t.Errorf("with content %v: %d were read, %v", withContent, read, err)
-			}
+		ctx, gone := context.WithCancel(t.Context())
+		read := 0
+		err := d.Each(ctx, Filter{}, true, func(*lane.Webhook) bool {
+			read++
+			gone()
+			return true
+		})
+		if read != 1 || !errors.Is(err, context.Canceled) {
+			t.Errorf("%d were read, %v", read, err)
 		}
 	})
 }

@@ -68,7 +68,7 @@ func TestGoneSender(t *testing.T) {
 		for _, gone := range []bool{true, false} {
 			w := d.hook("acme", "A")
 			w.Gone = func() bool { return gone }
-			if _, err := d.Store(w); errors.Is(err, webhookgate.ErrGone) != gone || !gone && err != nil {
+			if _, err := d.Store(context.Background(), w); errors.Is(err, webhookgate.ErrGone) != gone || !gone && err != nil {
 				t.Errorf("gone %t: %v", gone, err)
 			}
 		}

@@ -889,7 +889,7 @@ func (p *place) recordInvalid(tenant, snapshot string) {
 	hook.Snapshot, hook.Received = false, time.Now()
 	invalid := &webhookgate.Invalid{Webhook: *hook, Status: 422, Faults: []content.Fault{{Message: "is odd"}}}
 	w.senders.Go(func() {
-		stored := i.RecordInvalid(invalid) != 0
+		stored := i.RecordInvalid(context.Background(), invalid) != 0
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		switch said.to = time.Now(); {

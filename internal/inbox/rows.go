@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/textproto"
@@ -213,8 +212,6 @@ func boolNumber(b bool) int64 {
 }
 
 const maxNumber = engine.MaxNumber // see there
-
-var errNoNumber = errors.New("no number is left for a new webhook: begin with a new inbox")
 
 // snapshotColumns returns the row of a snapshot.
 func snapshotColumns(r *snapshot.Stored) []any {

@@ -1,13 +1,10 @@
 package inbox
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"usher/internal/clock"
@@ -117,7 +114,6 @@ type Filter struct {
 	Platform *string   // nil: any
 	Since    time.Time // received at that time or later
 	Until    time.Time // received before
-	Search   string    // an id; or text, in upper or lower case, of the body, tenant, platform, type or webhook-id
 	Before   int64     // only ids below this one, to continue a former list
 	After    int64     // if it is not zero: only ids above this one, and the oldest come first
 	Limit    int       // only so many, the first; 0: all
@@ -125,19 +121,7 @@ type Filter struct {
 
 // match checks the conditions that are not part of the query.
 func (f *Filter) match(w *lane.Webhook) bool {
-	switch {
-	case f.Tenant != "" && w.Tenant != f.Tenant, f.Platform != nil && w.Platform != *f.Platform:
-		return false
-	case f.Search == "", f.Search == strconv.FormatInt(w.ID, 10):
-		return true
-	}
-	search := strings.ToLower(f.Search)
-	for _, s := range []string{w.Tenant, w.Platform, w.Type, w.UUID} {
-		if strings.Contains(strings.ToLower(s), search) {
-			return true
-		}
-	}
-	return bytes.Contains(bytes.ToLower(w.Body), []byte(search))
+	return (f.Tenant == "" || w.Tenant == f.Tenant) && (f.Platform == nil || w.Platform == *f.Platform)
 }
 
 // pageSize is how many rows one query returns: a long list must not keep a transaction open for long.
@@ -147,7 +131,6 @@ const pageSize = 500
 func (s *Inbox) List(ctx context.Context, f Filter) ([]*lane.Webhook, error) {
 	var out []*lane.Webhook
 	err := s.Each(ctx, f, false, func(w *lane.Webhook) bool {
-		w.Header, w.Body, w.HasContent = nil, nil, false // a search has read them
 		out = append(out, w)
 		return f.Limit == 0 || len(out) < f.Limit
 	})
@@ -215,18 +198,17 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 	}
 	for {
 		size := int64(pageSize)
-		if f.Limit > 0 && f.Limit < pageSize && f.Search == "" {
+		if f.Limit > 0 && f.Limit < pageSize {
 			size = int64(f.Limit)
 		}
-		bodies := withContent || f.Search != ""
-		if bodies { // first without them, because they may be large
+		if withContent { // first without them, because they may be large
 			sizes, err := query(false, min(size, 50))
 			if err != nil || len(sizes) == 0 {
 				return err
 			}
 			size = s.fitting(sizes)
 		}
-		page, err := query(bodies, size)
+		page, err := query(withContent, size)
 		if err != nil {
 			return err
 		}
@@ -241,13 +223,12 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 	}
 }
 
-// Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times. (A
-// search may not find that one: then all that it finds are returned as if they were the first.)
+// Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times.
 func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map[int64]bool, error) {
 	behind := make(map[int64]bool)
 	var waiting engine.Among
 	for _, w := range page {
-		if w.State == state.Waiting && w.Tenant != "" && f.Search == "" {
+		if w.State == state.Waiting && w.Tenant != "" {
 			waiting = append(waiting, w.ID)
 		}
 	}

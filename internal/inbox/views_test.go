@@ -103,9 +103,9 @@ func TestMaxBytesOfOne(t *testing.T) {
 		// fill sends until there is no room, also once a count has not overlapped a webhook.
 		fill := func(tenant func(n int) string) (err error) {
 			for n, again := 0, false; n < 100 && !again; n++ {
-				if _, err = d.Store(d.hook(tenant(n), body(n))); err != nil {
+				if _, err = d.Store(context.Background(), d.hook(tenant(n), body(n))); err != nil {
 					check(t, d.recount(t.Context()))
-					_, err = d.Store(d.hook(tenant(n), body(n)))
+					_, err = d.Store(context.Background(), d.hook(tenant(n), body(n)))
 					again = err != nil
 				}
 			}
@@ -336,9 +336,6 @@ func TestViews(t *testing.T) {
 			{Filter{Tenant: "a", Platform: &crmCode}, "2 1"},
 			{Filter{Tenant: "a", Platform: &empty}, ""},
 			{Filter{Tenant: "A"}, ""},
-			{Filter{Search: "ZOË"}, "1"},
-			{Filter{Search: "ILL"}, "6 5"},
-			{Filter{Search: "docs", Limit: 2}, "6 5"},
 			{Filter{Since: time.Now().Add(time.Hour)}, ""},
 			{Filter{Until: time.Now().Add(-time.Hour)}, ""},
 			{Filter{Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), State: state.Parked}, "4"},

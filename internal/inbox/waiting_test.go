@@ -70,7 +70,7 @@ func TestWhatAWaitingWebhookCosts(t *testing.T) {
 					MaxInflight: count,
 					MaxBody:     1 << 20,
 					Receivers:   box.Receivers,
-					Store:       box.StoreWithin,
+					Store:       box.Store,
 					Log:         slog.New(slog.DiscardHandler),
 				})
 				hangs, release := context.WithCancel(t.Context())

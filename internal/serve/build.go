@@ -141,13 +141,13 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		if u.inbox == nil {
 			return 0
 		}
-		return u.inbox.RecordInvalidWithin(ctx, r)
+		return u.inbox.RecordInvalid(ctx, r)
 	}
 	if w.Unchecked {
 		cfg.Hosts = guard.NewHosts(w.Listen, u.settings.Outbound.AllowedHosts, false)
 	}
 	if w.Inbox != "" {
-		cfg.Store = func(ctx context.Context, w *webhookgate.Webhook) (string, error) { return u.inbox.StoreWithin(ctx, w) }
+		cfg.Store = func(ctx context.Context, w *webhookgate.Webhook) (string, error) { return u.inbox.Store(ctx, w) }
 		cfg.PlatformsOf = func(ctx context.Context, tenant string) ([]string, error) { return u.inbox.Platforms(ctx, tenant) }
 	}
 	u.gate = webhookgate.New(cfg)

@@ -238,7 +238,7 @@ func (b *Box) Queue(w *webhookgate.Webhook) int64 {
 		w.Header = http.Header{"Content-Type": {"application/json"}}
 	}
 	w.Digest, w.Receiver = sha256.Sum256(w.Body), b.Receivers.For(w.Lane.Platform)
-	if of, err := b.Store(w); err != nil || of != "" {
+	if of, err := b.Store(context.Background(), w); err != nil || of != "" {
 		b.t.Fatalf("not taken in: a copy of %q, %v", of, err)
 	}
 	return b.list(inbox.Filter{Limit: 1})[0].ID
