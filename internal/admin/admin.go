@@ -265,8 +265,6 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handl
 
 var errReadOnly = &refusal{http.StatusForbidden, "this token is read-only: it cannot act"}
 
-var errNoGate = &refusal{http.StatusNotFound, "this usher has no webhook gate: USHER_WEBHOOK_FORWARD_URL is not set"}
-
 var errNoInbox = &refusal{http.StatusNotFound, "this usher has no inbox: USHER_WEBHOOK_INBOX is not set"}
 
 // foreign reports whether a page of another origin acts here, or uses something of this port, such as an

@@ -440,10 +440,6 @@ func (h *Handler) neighbours(ctx context.Context, w *Webhook) (before, after str
 	return first(inbox.Filter{Before: n}), first(inbox.Filter{After: n})
 }
 
-// typable reports whether somebody can type or paste a text: a terminal acts on some characters
-// before a shell reads them.
-func typable(s string) bool { return text.Visible(s) == s }
-
 func fileName(id string) string { return "webhook-" + id + ".json" }
 
 // download is GET /webhooks/{id}/payload: the body as it came.

@@ -47,6 +47,8 @@ var nights = []struct {
 	{"webhooks-wait: it does not answer", false, receiverIsSilent, []string{"warning", "has not answered for "}},
 	{"deliveries-late", true, deliveriesAreLate, []string{"warning", " a minute late, or later"}},
 	{"inbox-full", false, inboxIsFull, []string{"warning", "The inbox has no room for a webhook", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},
+	{"row-damaged", false, rowIsDamaged, []string{"critical", "The inbox has a damaged row of crm/odd-co", "Restore a backup"}},
+	{"copy", false, copyIsOpened, []string{"critical", "This inbox is a copy that a backup made at ", "usher inbox resume"}},
 	{"no-receiver", false, nobodyTakesIt, []string{"critical", "1 webhook waits, but no receiver takes its platform", "USHER_WEBHOOK_RECEIVERS_n_PLATFORMS"}},
 	{"parked", false, receiverRejects, []string{"critical", "1 webhook of crm/mill-co is parked", "usher inbox redeliver --state parked"}},
 	{"invalid", false, contentIsWrong, []string{"critical", "usher rejected 1 webhook of crm/odd-co", "'usher inbox accept ID'"}},
@@ -302,6 +304,25 @@ func smallDisk(t *testing.T, server *pgtest.Server) (dir string) {
 	server.Exec(t, "SELECT pg_reload_conf()")
 	testkit.Eventually(t, "in use", func() bool { return server.Exec(t, "SHOW default_tablespace") == "small" })
 	return dir
+}
+
+func rowIsDamaged(n *watch) func() {
+	server := pgtest.New(n.t)
+	n.open("USHER_WEBHOOK_INBOX=" + server.DSN())
+	n.Ready(n.t)
+	n.take("odd-co", 1)
+	server.Exec(n.t, "UPDATE usher.lane SET bytes = 1, waiting = -1, due = 0 WHERE tenant = 'odd-co'")
+	return nil
+}
+
+func copyIsOpened(n *watch) func() {
+	n.opened()
+	n.take("mill-co", 5)
+	file := filepath.Join(n.t.TempDir(), "copy.db")
+	n.want("a backup", n.does("backup", file), "0 ")
+	n.open("USHER_WEBHOOK_INBOX=file:" + file)
+	n.Ready(n.t)
+	return func() { n.want("resume", n.does("resume"), "0 ") }
 }
 
 func receiverFails(n *watch) func() {

@@ -316,13 +316,6 @@ var storing = Config{
 	MaxBytes: 1 << 30,
 }
 
-// timeless is the configuration of an inbox that neither delivers anything nor finds anything too old.
-var timeless = Config{
-	Rules:       lane.Rules{Log: quiet},
-	MaxBytes:    1 << 30,
-	ClockOffset: func() time.Duration { return -100 * 365 * 24 * time.Hour },
-}
-
 // opened opens an inbox until the test ends. Nothing of it is delivered: that is for desks.
 func opened(t testing.TB, e engine.Engine, cfg Config) *Inbox {
 	s := New(e, cfg)

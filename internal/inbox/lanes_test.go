@@ -414,16 +414,6 @@ func (s *sim) judgeTries() {
 	}
 }
 
-// next returns what was taken in right after a webhook, of the same tenant.
-func (s *sim) next(a *arrival) (next *arrival) {
-	for _, b := range s.arrivals {
-		if b.isBehind(a) && (next == nil || next.isBehind(b)) {
-			next = b
-		}
-	}
-	return next
-}
-
 // touched says whether somebody may have done something to a tenant's webhooks between two moments.
 func (s *sim) touched(tenant string, from, to time.Time) bool {
 	during := func(f, t time.Time) bool { return !f.After(to) && !t.Before(from) }

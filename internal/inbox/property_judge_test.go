@@ -197,17 +197,6 @@ func (w *world) after(t *try, n *arrival) bool {
 	return t.from.After(n.to)
 }
 
-// concluded says whether o had been accepted or invalid before n came.
-func (w *world) concluded(o, n *arrival) bool {
-	instance := 0
-	for _, r := range o.again {
-		instance += number(r.from.Before(n.to))
-	}
-	return slices.ContainsFunc(w.tries, func(t *try) bool {
-		return t.arrival == o && t.instance == instance && (t.accepted() || t.status == 422) && w.before(t, n)
-	})
-}
-
 // isTail says whether certainly no webhook of o's tenant came between o and n.
 func (w *world) isTail(o, n *arrival) bool {
 	return !slices.ContainsFunc(w.arrivals, func(m *arrival) bool {

