@@ -25,9 +25,13 @@ func allow(ctx context.Context, scope, query string) error {
 	if slices.Contains(scopesOf(ctx), scope) {
 		return nil
 	}
-	const words = "Missing required permission: %s, can't access query %s" // the service's
-	return fmt.Errorf(words, scope, query)
+	return inItsWords(fmt.Sprintf("Missing required permission: %s, can't access query %s", scope, query))
 }
+
+// inItsWords is an error as the service words it.
+type inItsWords string
+
+func (e inItsWords) Error() string { return string(e) }
 
 // list answers a query for a list: the page that it asks for, if its token may.
 func list[T any](ctx context.Context, scope, query string, all []*T, args pageArgs) (*connection[T], error) {
