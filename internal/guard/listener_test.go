@@ -172,7 +172,7 @@ func TestCrowd(t *testing.T) {
 				t.Errorf("%q: %d bytes, %v after %v", request, n, err, time.Since(began))
 			}
 		}
-		time.Sleep(2 * time.Minute)
+		time.Sleep(5 * time.Minute) // an idle connection is closed after two
 		if synctest.Wait(); len(l.conns)+l.quiet.Len() != 0 {
 			t.Errorf("%d connections are left, %d quiet", len(l.conns), l.quiet.Len())
 		}
