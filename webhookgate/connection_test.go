@@ -17,9 +17,10 @@ import (
 // TestOverTheWire is about what only a real connection shows.
 func TestOverTheWire(t *testing.T) {
 	release := make(chan struct{})
-	delivered := make(chan string, 10)
+	begun, delivered := make(chan struct{}, 10), make(chan string, 10)
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		begun <- struct{}{}
 		<-release
 		delivered <- string(body)
 	}))
@@ -41,6 +42,7 @@ func TestOverTheWire(t *testing.T) {
 		conn := dial(t, gate)
 		fmt.Fprintf(conn, "POST /webhooks/good HTTP/1.1\r\nHost: gate\r\nContent-Length: %d\r\n\r\n%s", len(documented), documented)
 		sender := <-requests
+		<-begun // a sender who has gone before that is not taken in
 		conn.Close()
 		<-sender.Done()
 		close(release)
