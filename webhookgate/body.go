@@ -45,7 +45,7 @@ func (b *body) read(w http.ResponseWriter, r *http.Request, limit int64) ([]byte
 	body, err := io.ReadAll(b)
 	switch {
 	case !b.of.complete(b):
-		return nil, busy("too many large webhooks at once; please send this one again").with("Connection", "close")
+		return nil, busy("too many large webhooks at once").with("Connection", "close")
 	case err == nil:
 		// A deadline that passes during a long delivery would look as if the sender had hung up.
 		conn.SetReadDeadline(time.Time{})

@@ -71,12 +71,13 @@ func (c *courier) pause(t receiver.Try, n int) (time.Duration, bool) {
 // failure is the answer to the sender if t, the nth try, was the last one.
 func failure(w *Webhook, n int, t receiver.Try) *answer {
 	if errors.Is(t.Err, receiver.ErrUnsigned) {
-		return busy("usher cannot sign deliveries right now; please send this webhook again")
+		return busy("usher cannot sign deliveries right now")
 	}
-	a := &answer{status: http.StatusBadGateway, Decision: failed, Error: w.Receiver.Why(t), Webhook: w.ID, Tries: n}
+	a := fail(http.StatusBadGateway, w.Receiver.Why(t))
 	if t.TimedOut() {
 		a.status = http.StatusGatewayTimeout
 	}
+	a.Webhook, a.Tries = w.ID, n
 	if t.Status != 0 {
 		a.Receiver = &receiversAnswer{t.Status}
 	}

@@ -17,7 +17,7 @@ func laneIn(t *testing.T, body string) LaneName {
 	t.Helper()
 	g := newGate(t, func(c *setup) { c.Types, c.Schema = []string{"*"}, []byte(`{}`) })
 	in := &arrival{r: request(body)}
-	if no := g.read(in, []byte(body)); no != nil {
+	if no := g.parse(in, []byte(body)); no != nil {
 		t.Fatal(no)
 	}
 	return in.Webhook.Lane

@@ -1,0 +1,9 @@
+package webhookgate
+
+import (
+	"testing"
+
+	"usher/internal/testkit"
+)
+
+func TestFilesInOrder(t *testing.T) { testkit.FilesInOrder(t, ".") }
