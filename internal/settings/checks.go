@@ -19,53 +19,76 @@ import (
 	"usher/internal/signature"
 )
 
-// secret reads the secret called name, and remembers it: it must not be shown.
+// secret reads a secret from the variable called name, or from the file that name_FILE names, and remembers it: it must
+// not be shown.
 func (r *reader) secret(name string) *secret.Value {
-	v := r.readSecret(name)
-	if v != nil {
-		r.secrets = append(r.secrets, v)
-	}
-	return v
-}
-
-// readSecret reads a secret from the variable, or from the file that name_FILE names.
-func (r *reader) readSecret(name string) *secret.Value {
-	value, path := r.env[name], r.env[name+"_FILE"]
+	v, value, path := (*secret.Value)(nil), r.env[name], r.env[name+"_FILE"]
 	switch {
+	case value == "" && path == "":
+		return nil
 	case value != "" && path != "":
 		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
-		return secret.New("undecided")
+		v = secret.New("undecided")
 	case value != "":
 		if strings.TrimSpace(value) == "" {
 			r.problem(name, "holds only white space, but should hold a secret")
 		}
-		return secret.New(value)
-	case path != "":
-		v, err := secret.FromFile(path)
-		if err == nil {
-			r.files = append(r.files, v)
-			return v
-		}
-		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
-			r.problem(name+"_FILE",
-				"names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
-		} else {
-			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s",
-				path, err, userHint(err))
-		}
-		r.bad[name] = true
-		// Any value will do: with nil the secret would be reported as missing, too.
-		return secret.New("unreadable")
+		v = secret.New(value)
+	default:
+		v = r.secretFile(name, path)
 	}
-	return nil
+	r.secrets = append(r.secrets, v)
+	return v
 }
 
-// checkSecret checks a secret now, and whenever its file changes.
+func (r *reader) secretFile(name, path string) *secret.Value {
+	v, err := secret.FromFile(path)
+	if err == nil {
+		r.files = append(r.files, v)
+		return v
+	}
+	if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
+		r.problem(name+"_FILE",
+			"names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
+	} else {
+		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, userHint(err))
+	}
+	r.bad[name] = true
+	return secret.New("unreadable") // any value will do: with nil the secret would be reported as missing, too
+}
+
+// checkSecret checks a secret now, and whenever its file changes. It may be nil: then it is not set.
 func (r *reader) checkSecret(name string, v *secret.Value, problem func(string) error) {
+	if v == nil || r.bad[name] {
+		return
+	}
 	if err := problem(v.Get()); err != nil {
 		r.problem(name, "%v", err)
 	}
 	v.Require(problem)
+}
+
+// checkTokens checks tokens of the admin port, which may have names, and returns them.
+func (r *reader) checkTokens(name string, v *secret.Value, reachable bool) []secret.Token {
+	r.checkSecret(name, v, func(list string) error {
+		all, err := secret.Tokens(list)
+		for _, t := range all {
+			err = cmp.Or(err, lengthProblem("token", t.Value, reachable))
+		}
+		return cmp.Or(headerProblem(list), err)
+	})
+	if v == nil || r.bad[name] {
+		return nil
+	}
+	all, _ := secret.Tokens(v.Get())
+	return all
+}
+
+// checkKeys checks the keys or tokens of a port: one, or several separated by commas.
+func (r *reader) checkKeys(name string, v *secret.Value, reachable bool) {
+	r.checkSecret(name, v, func(keys string) error {
+		return cmp.Or(headerProblem(keys), partsProblem(keys, reachable))
+	})
 }
 
 // headerProblem says why a secret that callers send in a header cannot be sent.
@@ -77,58 +100,36 @@ func headerProblem(s string) error {
 	return nil
 }
 
-// checkTokens checks tokens that may have names, and returns them.
-func (r *reader) checkTokens(name string, v *secret.Value, reachable bool) []secret.Token {
-	if v == nil || r.bad[name] {
-		return nil
-	}
-	r.checkSecret(name, v, headerProblem)
-	r.checkSecret(name, v, func(list string) error {
-		all, err := secret.Tokens(list)
-		for _, t := range all {
-			if err == nil && reachable {
-				err = lengthProblem("token", t.Value)
-			}
+// partsProblem says what is wrong with secrets that are separated by commas, without showing them.
+func partsProblem(keys string, reachable bool) (err error) {
+	for key := range strings.SplitSeq(keys, ",") {
+		key = strings.TrimSpace(key)
+		if key == "" {
+			return errors.New("has an empty part (not shown): it should hold one secret, " +
+				"or several separated by commas")
 		}
-		return err
-	})
-	all, _ := secret.Tokens(v.Get())
-	return all
+		err = cmp.Or(err, lengthProblem("key", key, reachable))
+	}
+	return err
 }
 
 // shortestKey is the minimum length of a key or a token on a port that other machines can
 // reach, because they can guess.
 const shortestKey = 16
 
-// checkKeys checks the keys or tokens of a port: one, or several separated by commas.
-func (r *reader) checkKeys(name string, v *secret.Value, reachable bool) {
-	if v == nil || r.bad[name] {
-		return
-	}
-	r.checkSecret(name, v, headerProblem)
-	r.checkSecret(name, v, func(keys string) error { return keysProblem(keys, reachable) })
-}
-
-// keysProblem returns what is wrong with keys, without showing them.
-func keysProblem(keys string, reachable bool) error {
-	for key := range strings.SplitSeq(keys, ",") {
-		switch key = strings.TrimSpace(key); {
-		case key == "":
-			return errors.New("has an empty part (not shown): it should hold one secret, " +
-				"or several separated by commas")
-		case reachable:
-			if err := lengthProblem("key", key); err != nil {
-				return err
-			}
-		}
+func lengthProblem(what, value string, reachable bool) error {
+	if reachable && utf8.RuneCountInString(value) < shortestKey {
+		return fmt.Errorf("holds a %s (not shown) that is shorter than %d characters: on a port that others "+
+			"can reach, %ss should be longer", what, shortestKey, what)
 	}
 	return nil
 }
 
-func lengthProblem(what, value string) error {
-	if utf8.RuneCountInString(value) < shortestKey {
-		return fmt.Errorf("holds a %s (not shown) that is shorter than %d characters: on a port that others "+
-			"can reach, %ss should be longer", what, shortestKey, what)
+// signingKeysProblem says what is wrong with keys of Standard Webhooks.
+func signingKeysProblem(keys string) error {
+	if _, err := signature.ParseKeys(keys); err != nil {
+		return errors.New("should hold whsec_ and the key in base64; " +
+			"several, separated by commas, while you rotate them")
 	}
 	return nil
 }
@@ -205,20 +206,6 @@ func (r *reader) readFile(name, path string, read func(string) ([]byte, error)) 
 		return nil
 	}
 	return data
-}
-
-// checkSigningKeys checks that a secret is a list of keys of Standard Webhooks.
-func (r *reader) checkSigningKeys(name string, v *secret.Value) {
-	if v == nil || r.bad[name] {
-		return
-	}
-	r.checkSecret(name, v, func(list string) error {
-		if _, err := signature.ParseKeys(list); err != nil {
-			return errors.New("should hold whsec_ and the key in base64; " +
-				"several, separated by commas, while you rotate them")
-		}
-		return nil
-	})
 }
 
 // uniqueName returns the name of a further port or receiver, which by default is its index. It reports a name

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caarlos0/env/v11"
-
 	"usher/internal/secret"
 	"usher/internal/signature"
 	"usher/internal/text"
@@ -93,7 +91,7 @@ func (r *reader) read(variables []Variable, index string) {
 			continue
 		}
 		if value := cmp.Or(r.env[name], v.Default()); value != "" {
-			if want, ok := parse(value, v.field); !ok {
+			if want, err := parse(value, v.field); err != nil {
 				r.invalid(name, want)
 			}
 		}
@@ -103,52 +101,44 @@ func (r *reader) read(variables []Variable, index string) {
 // positive marks a field, in the table, whose value must be above zero.
 type positive struct{ field any }
 
-// parse sets a field to what value says, unless it is no value of the field's type. want says what a value of that
-// type is. Package env reads variables into structs, so it gets a struct with one field.
-func parse(value string, field any) (want string, ok bool) {
-	above, isPositive := field.(positive)
-	if isPositive {
-		field = above.field
-	}
-	to := reflect.ValueOf(field).Elem()
-	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "Value", Type: to.Type(), Tag: `env:"VALUE"`}}))
-	err := env.ParseWithOptions(one.Interface(), env.Options{
-		Environment: map[string]string{"VALUE": value},
-		FuncMap:     parsers,
-	})
-	want = expected[to.Type()]
-	if err == nil {
-		to.Set(one.Elem().Field(0))
-	}
-	if isPositive {
-		return want + ", above zero", err == nil && to.Int() > 0
-	}
-	return want, err == nil
-}
-
-// parsers parse the types that package env does not know, or parses differently.
-var parsers = map[reflect.Type]env.ParserFunc{
-	reflect.TypeFor[int64]():          func(s string) (any, error) { return parseSize(s) },
-	reflect.TypeFor[[]string]():       func(s string) (any, error) { return parseList(s) },
-	reflect.TypeFor[signature.HMAC](): func(s string) (any, error) { return signature.ByName(s) },
-	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
-		d, err := time.ParseDuration(s)
-		if d < 0 {
+// parse sets a field to what value says. want says what a value of the field's type is.
+func parse(value string, field any) (want string, err error) {
+	switch field := field.(type) {
+	case *string:
+		*field = value
+	case *bool:
+		want = "true or false"
+		*field, err = strconv.ParseBool(value)
+	case *int:
+		want = "a whole number, up to 2147483647"
+		var n int64
+		n, err = strconv.ParseInt(value, 10, 32)
+		*field = int(n)
+	case *int64:
+		want = "a size in bytes, or with KiB, MiB or GiB, such as 1MiB"
+		*field, err = parseSize(value)
+	case *time.Duration:
+		want = "a duration that is not negative, such as 90s or 10m"
+		if *field, err = time.ParseDuration(value); *field < 0 {
 			err = strconv.ErrRange
 		}
-		return d, err
-	},
-}
-
-// expected describes, for problems, what a variable of each type should hold.
-var expected = map[reflect.Type]string{
-	reflect.TypeFor[bool]():           "true or false",
-	reflect.TypeFor[int]():            "a whole number, up to 2147483647",
-	reflect.TypeFor[int64]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
-	reflect.TypeFor[time.Duration]():  "a duration that is not negative, such as 90s or 10m",
-	reflect.TypeFor[[]string]():       "a list, separated by commas",
-	reflect.TypeFor[slog.Level]():     "debug, info, warn or error",
-	reflect.TypeFor[signature.HMAC](): "sha1, sha256 or sha512",
+	case *[]string:
+		want = "a list, separated by commas"
+		*field, err = parseList(value)
+	case *slog.Level:
+		want = "debug, info, warn or error"
+		err = field.UnmarshalText([]byte(value))
+	case *signature.HMAC:
+		want = "sha1, sha256 or sha512"
+		*field, err = signature.ByName(value)
+	case positive:
+		want, err = parse(value, field.field)
+		want += ", above zero"
+		if err == nil && reflect.ValueOf(field.field).Elem().Int() <= 0 {
+			err = strconv.ErrRange
+		}
+	}
+	return want, err
 }
 
 // parseList parses values that are separated by commas. A list that is set but has no values is an error:
@@ -171,7 +161,6 @@ func parseSize(text string) (int64, error) {
 	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
 		if number, ok := strings.CutSuffix(text, suffix); ok {
 			text, unit = number, bytes
-			break
 		}
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)

@@ -1,12 +1,10 @@
-// Package settings reads usher's settings from environment variables and checks them.
+// Package settings reads usher's settings from environment variables and checks them. One table (table.go) has each
+// variable once: the field that it fills, its default, and its meaning. 'usher help settings', docs/reference.md and
+// the search for typing errors use it, too.
 //
-// One table (table.go) has each variable once: the field that it fills, its default, and its meaning.
-// 'usher help settings' and docs/reference.md are made from the same table, and so is the list of known
-// names, against which typing errors are found.
-//
-// [Read] fills the fields, checks them, and adds what follows from them, such as parsed addresses and the
-// content of files. Its result needs no more checks. If anything is wrong, Read returns all problems at
-// once, one line each, and never the value of a secret.
+// [Read] fills the fields, checks them, and adds what follows from them, such as parsed addresses and the content of
+// files. Its result needs no more checks. If anything is wrong, Read returns all problems at once, one line each, and
+// never the value of a secret.
 package settings
 
 import (
@@ -143,16 +141,14 @@ func (a *Admin) check(r *reader) {
 		r.problem("USHER_ADMIN_READ_TOKEN",
 			"is set, but USHER_ADMIN_TOKEN is not: without that everybody may read and act")
 	}
-	if a.NotifyURL != nil {
-		r.checkSecret("USHER_NOTIFY_URL", a.NotifyURL, checkNotifyURL)
-	}
+	r.checkSecret("USHER_NOTIFY_URL", a.NotifyURL, notifyURLProblem)
 	if !slices.Contains([]string{"auto", "text", "json"}, a.LogFormat) {
 		r.invalid("USHER_LOG_FORMAT", "auto, text or json")
 	}
 }
 
-// checkNotifyURL says what is wrong with the address of a chat, without the address.
-func checkNotifyURL(value string) error {
+// notifyURLProblem says what is wrong with the address of a chat, without the address.
+func notifyURLProblem(value string) error {
 	u, err := url.Parse(value)
 	if err != nil || !isHTTP(u) || u.User != nil || u.Fragment != "" {
 		return errors.New("is not an address (not shown) such as https://chat.example.com/hooks/SECRET, " +
@@ -189,30 +185,25 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 
 // checkDistinctAddresses reports two listeners that have the same address.
 func checkDistinctAddresses(r *reader, s *Settings) {
-	seen := make(map[string]string)
-	add := func(name, addr string) {
-		if strings.HasSuffix(addr, ":0") || addr == "" || addr == "off" {
-			return
-		}
-		if other, taken := seen[addr]; taken {
-			r.problem(name, "is %q, but should differ from %s", addr, other)
-			return
-		}
-		seen[addr] = name
-	}
+	type listener struct{ variable, address string }
+	var all []listener
 	for _, p := range s.Outbound.Ports {
-		add(p.Variables.Listen, p.Listen)
+		all = append(all, listener{p.Variables.Listen, p.Listen})
 	}
 	if s.GateOn() {
-		add("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
+		all = append(all, listener{"USHER_WEBHOOK_LISTEN", s.Webhook.Listen})
 	}
-	add("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
-	add("USHER_ADMIN_LISTEN", s.Admin.Listen)
+	all = append(all, listener{"USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen}, listener{"USHER_ADMIN_LISTEN", s.Admin.Listen})
+	for i, l := range all {
+		first := slices.IndexFunc(all, func(o listener) bool { return o.address == l.address })
+		if first < i && l.address != "" && l.address != "off" && !strings.HasSuffix(l.address, ":0") {
+			r.problem(l.variable, "is %q, but should differ from %s", l.address, all[first].variable)
+		}
+	}
 }
 
-// A Part is one of the three things that usher does. Each part has a setting that switches it on, and works
-// without the others. A part that is off opens no port, needs no secret, and does not appear in readiness,
-// on the admin page or in the metrics.
+// A Part is one of the three things that usher does. A part that is off opens no port, needs no secret, and plays no
+// role in readiness.
 type Part struct {
 	Name string // as in /readyz/NAME
 	On   bool
@@ -228,11 +219,7 @@ func (s *Settings) Parts() [3]Part {
 	return [3]Part{
 		{"outbound", s.OutboundOn(), "outbound is off; to switch it on, set USHER_BASE_URL"},
 		{"gate", s.GateOn(), gate},
-		{
-			"entitlements",
-			s.EntitlementsOn(),
-			"the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN",
-		},
+		{"entitlements", s.EntitlementsOn(), "the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN"},
 	}
 }
 

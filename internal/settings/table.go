@@ -96,8 +96,7 @@ func (o *Outbound) variables() []Variable {
 			"The client ID of the API client application."},
 		{"USHER_CLIENT_SECRET", &main.ClientSecret, "required with `USHER_BASE_URL`",
 			"The client secret of the API client application."},
-		{"USHER_SCOPE", &main.Scope, "`standard:read standard:write`",
-			"The scopes to request, separated by spaces."},
+		{"USHER_SCOPE", &main.Scope, "`standard:read standard:write`", "The scopes to request, separated by spaces."},
 		{"USHER_LISTEN", &main.Listen, "`127.0.0.1:8080`",
 			"The local port that your programs call; `unix:/path` for a socket (mode 0660). `off`: none, only further " +
 				"ports, usher's own calls and `usher exec`."},
@@ -126,25 +125,19 @@ func portVariables(p *outbound.Port) []Variable {
 			"One more local port, for example a read-only one for scripts; n is 0, 1, …"},
 		{"USHER_PORTS_n_NAME", &p.Name, "the index",
 			"Its name in logs and metrics. The name of `USHER_LISTEN` is `main`."},
-		{"USHER_PORTS_n_SCOPE", &p.Scope, "inherited",
-			"The scopes to request for this port."},
-		{"USHER_PORTS_n_CLIENT_ID", &p.ClientID, "inherited",
-			"An API client application of its own."},
-		{"USHER_PORTS_n_CLIENT_SECRET", &p.ClientSecret, "inherited",
-			"Its secret."},
-		{"USHER_PORTS_n_KEY", &p.Key, "inherited",
-			"A key of its own for its callers."},
+		{"USHER_PORTS_n_SCOPE", &p.Scope, "inherited", "The scopes to request for this port."},
+		{"USHER_PORTS_n_CLIENT_ID", &p.ClientID, "inherited", "An API client application of its own."},
+		{"USHER_PORTS_n_CLIENT_SECRET", &p.ClientSecret, "inherited", "Its secret."},
+		{"USHER_PORTS_n_KEY", &p.Key, "inherited", "A key of its own for its callers."},
 	}
 }
 
 func (w *Webhook) variables() []Variable {
 	return []Variable{
-		{"USHER_WEBHOOK_FORWARD_URL", &w.ForwardURL, "none",
-			"Your receiver: usher delivers webhooks to this address."},
+		{"USHER_WEBHOOK_FORWARD_URL", &w.ForwardURL, "none", "Your receiver: usher delivers webhooks to this address."},
 		{"USHER_WEBHOOK_LISTEN", &w.Listen, "`127.0.0.1:8090`",
 			"Where the billing service sends its webhooks. `off`: take no webhooks in and deliver none."},
-		{"USHER_WEBHOOK_PATH", &w.Path, "`/webhooks`",
-			"The path of webhooks on that port."},
+		{"USHER_WEBHOOK_PATH", &w.Path, "`/webhooks`", "The path of webhooks on that port."},
 		{"USHER_WEBHOOK_TOKEN", &w.token, "none",
 			"A secret that the sender must send: as `Authorization: Bearer`, as the password of Basic auth, " +
 				"in `X-Webhook-Token`, or as one more path segment (`/webhooks/SECRET`). " +
@@ -154,12 +147,10 @@ func (w *Webhook) variables() []Variable {
 				"The signature reaches your receiver, which may check it again."},
 		{"USHER_WEBHOOK_SIGNATURE_HEADER", &w.SignatureHeader, "`X-Bunny-Signature`",
 			"The header with the signature: hex or base64, with or without `sha256=`."},
-		{"USHER_WEBHOOK_SIGNATURE_ALGORITHM", &w.HMAC, "`sha1`",
-			"`sha1`, as the service signs, `sha256` or `sha512`."},
+		{"USHER_WEBHOOK_SIGNATURE_ALGORITHM", &w.HMAC, "`sha1`", "`sha1`, as the service signs, `sha256` or `sha512`."},
 		{"USHER_WEBHOOK_TLS_CERT_FILE", &w.TLSCertFile, "none",
 			"A certificate, to serve TLS. usher uses a new file without a restart."},
-		{"USHER_WEBHOOK_TLS_KEY_FILE", &w.TLSKeyFile, "none",
-			"The certificate's key."},
+		{"USHER_WEBHOOK_TLS_KEY_FILE", &w.TLSKeyFile, "none", "The certificate's key."},
 		{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`",
 			"`true` allows a gate without any check that other machines can reach."},
 		{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`",
@@ -172,8 +163,7 @@ func (w *Webhook) variables() []Variable {
 		{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in",
 			"A JSON Schema of your own, if you customised the payload. It applies to every type, " +
 				"the built-in one to `TenantProvisioningChange` only."},
-		{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`",
-			"The largest webhook to accept."},
+		{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
 		{"USHER_WEBHOOK_ANSWER_WITHIN", positive{&w.AnswerWithin}, "`4500ms`",
 			"How long the sender waits for an answer at most; the service waits 5 s. Without an inbox it then gets " +
 				"504, and the delivery goes on. With an inbox it gets 503."},
@@ -182,10 +172,8 @@ func (w *Webhook) variables() []Variable {
 		{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`",
 			"How long usher drops copies of a webhook after the receiver accepted it. " +
 				"`0` turns deduplication off."},
-		{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`",
-			"How long your receiver may take for each try."},
-		{"USHER_WEBHOOK_TRIES", positive{&w.Tries}, "`3`",
-			"Tries for each delivery without an inbox."},
+		{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
+		{"USHER_WEBHOOK_TRIES", positive{&w.Tries}, "`3`", "Tries for each delivery without an inbox."},
 		{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`",
 			"Webhooks handled at once, an equal share for each receiver; more get 503."},
 		{"USHER_WEBHOOK_FORWARD_SIGNING_KEY", &w.forwardSigningKey, "none",
@@ -199,14 +187,12 @@ func (c *extraReceiver) variables() []Variable {
 		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none",
 			"One more receiver, for the webhooks of these platform codes; n is 0, 1, " +
 				"… [All others](operations.md#several-receivers) go to `USHER_WEBHOOK_FORWARD_URL`."},
-		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with `PLATFORMS`",
-			"Its address."},
+		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with `PLATFORMS`", "Its address."},
 		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index",
 			"Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
 		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_SIGNING_KEY", &c.forwardSigningKey, "inherited",
 			"A signing secret of its own."},
-		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", positive{&c.Timeout}, "inherited",
-			"How long it may take for each try."},
+		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", positive{&c.Timeout}, "inherited", "How long it may take for each try."},
 		{"USHER_WEBHOOK_RECEIVERS_n_CONCURRENCY", positive{&c.Concurrency}, "inherited",
 			"Deliveries to it at once, instead of `USHER_WEBHOOK_INBOX_CONCURRENCY`."},
 	}
@@ -241,8 +227,7 @@ func (e *Entitlements) variables() []Variable {
 		{"USHER_ENTITLEMENTS_LISTEN", &e.Listen, "none: entitlements are off",
 			"A port, such as `127.0.0.1:8070`, or `unix:/path`. It needs `USHER_WEBHOOK_INBOX`. " +
 				"With `postgres://` another usher may take the webhooks in: then set `USHER_WEBHOOK_LISTEN=off`."},
-		{"USHER_ENTITLEMENTS_KEY", &e.Key, "none",
-			"As `USHER_KEY`."},
+		{"USHER_ENTITLEMENTS_KEY", &e.Key, "none", "As `USHER_KEY`."},
 	}
 }
 
@@ -256,8 +241,7 @@ func (a *Admin) variables() []Variable {
 		{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none",
 			"The same, but read-only: it shows everything, `/metrics` too, and cannot act. " +
 				"It needs `USHER_ADMIN_TOKEN`."},
-		{"USHER_LOG_LEVEL", &a.Level, "`info`",
-			"`debug`, `info`, `warn` or `error`."},
+		{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 		{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`",
 			"`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
 		{"USHER_NOTIFY_URL", &a.NotifyURL, "none",
@@ -266,8 +250,7 @@ func (a *Admin) variables() []Variable {
 		{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`",
 			"How long usher still serves [after SIGTERM](operations.md#shutdown), " +
 				"until load balancers notice."},
-		{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`",
-			"How long it then lets calls and deliveries finish."},
+		{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "How long it then lets calls and deliveries finish."},
 	}
 }
 

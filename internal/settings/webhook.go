@@ -98,6 +98,8 @@ func (w *Webhook) readRules(r *reader) {
 	}
 }
 
+const receiversAddress = "the receiver's address, such as http://127.0.0.1:3000/provisioning"
+
 func forwardURL(r *reader, name, value string) *url.URL {
 	u, err := url.Parse(value)
 	if err != nil || !isHTTP(u) || u.Fragment != "" || !isPortNumber(cmp.Or(u.Port(), "0")) {
@@ -105,7 +107,7 @@ func forwardURL(r *reader, name, value string) *url.URL {
 		if start := addressStart.FindString(value); start != "" && !strings.Contains(value, "@") {
 			holds = fmt.Sprintf("is %q, but", start+"…") // its path and query may be a secret
 		}
-		r.problem(name, "%s should hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
+		r.problem(name, "%s should hold %s", holds, receiversAddress)
 		return nil
 	}
 	return u
@@ -116,13 +118,11 @@ var addressStart = regexp.MustCompile(`^([A-Za-z]+://)?[^/?#:]*(:[0-9]+\b)?`)
 func (w *Webhook) checkSecrets(r *reader) {
 	w.Tokens, w.SigningKeys = w.token.Getter(), w.signingKey.Getter()
 	r.checkKeys("USHER_WEBHOOK_TOKEN", w.token, false)
-	if w.signingKey != nil && !r.bad["USHER_WEBHOOK_SIGNING_KEY"] {
-		r.checkSecret("USHER_WEBHOOK_SIGNING_KEY", w.signingKey, func(keys string) error { return keysProblem(keys, false) })
-	}
+	r.checkSecret("USHER_WEBHOOK_SIGNING_KEY", w.signingKey, func(keys string) error { return partsProblem(keys, false) })
 	if !httpguts.ValidHeaderFieldName(w.SignatureHeader) {
 		r.invalid("USHER_WEBHOOK_SIGNATURE_HEADER", "the name of a header, such as X-Bunny-Signature")
 	}
-	r.checkSigningKeys("USHER_WEBHOOK_FORWARD_SIGNING_KEY", w.forwardSigningKey)
+	r.checkSecret("USHER_WEBHOOK_FORWARD_SIGNING_KEY", w.forwardSigningKey, signingKeysProblem)
 }
 
 func (w *Webhook) checkTLS(r *reader) {
@@ -142,28 +142,24 @@ func (w *Webhook) checkTLS(r *reader) {
 }
 
 func (w *Webhook) checkInbox(r *reader) {
+	c := &w.InboxConfig
 	if w.Inbox != "" {
-		var err error
-		if w.InboxConfig.Address, err = inbox.ParseAddress(w.Inbox); err != nil {
-			w.InboxConfig.Address = nil
-			// Without the address itself: it may hold a password.
-			r.problem("USHER_WEBHOOK_INBOX",
-				"can't be used: %v; it should hold file:/path, such as file:/var/lib/usher/inbox.db, "+
-					"or postgres://user@host/database", err)
-		}
-	}
-	if w.inboxPassword != nil && w.InboxConfig.Address != nil {
+		address, err := inbox.ParseAddress(w.Inbox)
 		switch {
-		case !w.InboxConfig.Address.Shared():
-			r.problem("USHER_WEBHOOK_INBOX_PASSWORD",
-				"is set, but is only for a database: USHER_WEBHOOK_INBOX should then hold "+
-					"postgres://user@host/database")
-		case w.InboxConfig.Address.HasPassword():
+		case err != nil: // without the address itself: it may hold a password
+			r.problem("USHER_WEBHOOK_INBOX", "can't be used: %v; it should hold file:/path, such as "+
+				"file:/var/lib/usher/inbox.db, or postgres://user@host/database", err)
+		case w.inboxPassword != nil && !address.Shared():
+			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, but is only for a database: USHER_WEBHOOK_INBOX should "+
+				"then hold postgres://user@host/database")
+		case w.inboxPassword != nil && address.HasPassword():
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD",
 				"is set, and USHER_WEBHOOK_INBOX has a password too (not shown), but only one of them should be set")
 		}
+		if err == nil {
+			c.Address = address
+		}
 	}
-	c := &w.InboxConfig
 	c.Password, c.DedupWindow = w.inboxPassword.Getter(), w.DedupWindow
 	c.Content, c.MaxBody = w.Rules, w.MaxBody
 	if w.on() { // without a gate usher delivers nothing
@@ -201,9 +197,8 @@ func (w *Webhook) readReceivers(r *reader) {
 		r.read(c.variables(), index)
 		r.require(prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(),
 			"the codes of the platforms whose webhooks go there, separated by commas")
-		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(),
-			"the receiver's address, such as http://127.0.0.1:3000/provisioning")
-		r.checkSigningKeys(prefix+"FORWARD_SIGNING_KEY", c.forwardSigningKey)
+		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(), receiversAddress)
+		r.checkSecret(prefix+"FORWARD_SIGNING_KEY", c.forwardSigningKey, signingKeysProblem)
 		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
 			if platform == "*" {
@@ -251,9 +246,6 @@ func (w *Webhook) checkCatchUp(r *reader, outbound bool) {
 		}
 		w.CatchUp = append(w.CatchUp, u)
 	}
-	if w.catchUpURLs == nil {
-		return
-	}
 	for _, needed := range []struct {
 		what, why string
 		there     bool
@@ -262,7 +254,7 @@ func (w *Webhook) checkCatchUp(r *reader, outbound bool) {
 		{"USHER_WEBHOOK_INBOX", "to know what usher has", w.Inbox != ""},
 		{"a gate", "to deliver what it finds (USHER_WEBHOOK_LISTEN is off, or there is no receiver)", w.on()},
 	} {
-		if !needed.there {
+		if w.catchUpURLs != nil && !needed.there {
 			r.problem(name, "needs %s, %s", needed.what, needed.why)
 		}
 	}
