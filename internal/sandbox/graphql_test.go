@@ -118,7 +118,7 @@ func TestScopes(t *testing.T) {
 		for _, scopes := range []string{"standard:write", strings.TrimSpace("standard:write " + scope)} {
 			tok := getToken(t, b, "scope", scopes).AccessToken
 			w := ask(b, tok, `{"query":"{ `+query+` }"}`)
-			refused := strings.Contains(w.Body.String(), "Missing required permission: "+scope+", can't access query ")
+			refused := strings.Contains(w.Body.String(), `":{"errors":["Missing required permission: `+scope+", can't access query ")
 			if may := strings.Contains(scopes, scope); w.Code != 200 || refused == may || may && strings.Contains(w.Body.String(), "errors") {
 				t.Errorf("%s with %s: %d %s", query, scopes, w.Code, w.Body)
 			}

@@ -25,13 +25,14 @@ func allow(ctx context.Context, scope, query string) error {
 	if slices.Contains(scopesOf(ctx), scope) {
 		return nil
 	}
-	return inItsWords(fmt.Sprintf("Missing required permission: %s, can't access query %s", scope, query))
+	return missingScope{scope, query}
 }
 
-// inItsWords is an error as the service words it.
-type inItsWords string
+type missingScope struct{ scope, query string }
 
-func (e inItsWords) Error() string { return string(e) }
+func (m missingScope) Error() string {
+	return fmt.Sprintf("Missing required permission: %s, can't access query %s", m.scope, m.query)
+}
 
 // list answers a query for a list: the page that it asks for, if its token may.
 func list[T any](ctx context.Context, scope, query string, all []*T, args pageArgs) (*connection[T], error) {

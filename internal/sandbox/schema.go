@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/graph-gophers/graphql-go"
+	gqlerrors "github.com/graph-gophers/graphql-go/errors"
 )
 
 //go:embed schema.graphql
@@ -49,14 +50,39 @@ type TenantProvisioningChange {
 	}
 }
 
-// run answers a query by the schema that it fits. One that fits neither gets the errors of today's.
+// run answers a query by the schema that it fits. One that fits neither gets the errors of today's. A query that the
+// token may not make has its refusal in the data, in place of what it asked for, as the service does it.
 func (s schemas) run(ctx context.Context, query, operation string, variables map[string]any) *graphql.Response {
 	schema := s.today
 	fits := func(s *graphql.Schema) bool { return len(s.ValidateWithVariables(query, variables)) == 0 }
 	if !fits(s.today) && fits(s.documented) {
 		schema = s.documented
 	}
-	return schema.Exec(ctx, query, operation, variables)
+	response := schema.Exec(ctx, query, operation, variables)
+	refusals := make(map[string]refusal)
+	response.Errors = slices.DeleteFunc(response.Errors, func(e *gqlerrors.QueryError) bool {
+		why, refused := errors.AsType[missingScope](e.ResolverError)
+		if refused {
+			refusals[fmt.Sprint(e.Path[0])] = refusal{[]string{why.Error()}}
+		}
+		return refused
+	})
+	if len(refusals) == 0 {
+		return response
+	}
+	var data map[string]any
+	if _ = json.Unmarshal(response.Data, &data); data == nil { // null, if what was refused must not be null
+		data = make(map[string]any)
+	}
+	for field, r := range refusals {
+		data[field] = r
+	}
+	response.Data = encode(data)
+	return response
+}
+
+type refusal struct {
+	Errors []string `json:"errors"`
 }
 
 // pageArgs are the arguments of a list.
