@@ -84,13 +84,7 @@ func encodeChanges(page *snapshot.Changes) []byte {
 			all = append(all, erasedBody{c.Tenant, c.Platform, true})
 			continue
 		}
-		body := changeBody{
-			Tenant:   c.Tenant,
-			Platform: c.Platform,
-			Name:     c.Name,
-			AsOf:     c.Received.UTC(),
-			Webhook:  c.Webhook,
-		}
+		body := changeBody{Tenant: c.Tenant, Platform: c.Platform, Name: c.Name, AsOf: c.Received.UTC(), Webhook: c.Webhook}
 		if state, err := snapshot.Decode(c.Features); err == nil && state.Known {
 			body.Features = enabledBodies(state.Features)
 		}

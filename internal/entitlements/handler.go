@@ -1,12 +1,8 @@
 package entitlements
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
-	"iter"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -23,25 +19,20 @@ import (
 
 // Config is what the port needs to know.
 type Config struct {
-	// Lookup returns what is known about a tenant. Required.
-	Lookup Lookup
-	// Changes returns what has changed, for programs that keep a copy. Required.
-	Changes Changes
-	// Hosts says which Host headers are allowed. Required.
-	Hosts *guard.Hosts
+	Lookup  Lookup       // what is known about a tenant
+	Changes Changes      // what has changed, for programs that keep a copy
+	Hosts   *guard.Hosts // the Host headers that are allowed
 	// Key returns the key that callers must send, or several separated by commas. Nil: no key
 	// is required. A func that returns the empty string lets no caller in.
 	Key func() string
 	// Checked is called for each question about one feature, with its result: enabled, denied, or unknown
-	// if there is no answer. It must not block. May be nil.
+	// if there is no answer. May be nil.
 	Checked func(result string)
 	// Answered is called for each question of a caller that may ask, about one feature or all, with the time
-	// that it took. ok is false if usher could not answer (503). It must not block. May be nil.
+	// that it took. ok is false if usher could not answer (503). May be nil.
 	Answered func(took time.Duration, ok bool)
-	// Told is called with the number of changes in an answer. It must not block. May be nil.
-	Told func(changes int)
-	// Log gets a line if nothing can be answered. Required.
-	Log *slog.Logger
+	Told     func(changes int) // is called with the number of changes in an answer; may be nil
+	Log      *slog.Logger      // gets a line if nothing can be answered
 }
 
 // Handler serves the port.
@@ -59,9 +50,8 @@ func New(cfg Config) http.Handler {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to := parsePath(guard.SentPath(r.URL))
 	if r.ContentLength != 0 {
-		// net/http would wait for the whole body before it answers, without a limit, unless the connection
-		// is closed afterwards. (A common mistake: a web server passes on a visitor's Content-Length, but
-		// not the body.) readContext, which reads the body, keeps the connection.
+		// net/http would wait for the whole body before it answers, unless the connection is closed afterwards. (A
+		// web server may pass on a visitor's Content-Length, but not the body.) readContext keeps the connection.
 		patience := time.Now().Add(bodyPatience)
 		_ = http.NewResponseController(w).SetReadDeadline(patience) // fails only without a connection
 		w.Header().Set("Connection", "close")
@@ -285,47 +275,11 @@ func respond(w http.ResponseWriter, to target, a answer, err error) {
 			a = answer{p.status, flagError{to.feature, p.ofrep, p.message}}
 		}
 	}
-	switch body := a.body.(type) {
-	case nil:
+	if a.body == nil {
 		w.WriteHeader(a.status)
-	case list:
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(a.status)
-		_ = body.write(w) // an error means that the caller has gone, or gets another answer
-	default:
-		guard.WriteJSON(w, a.status, a.body)
+		return
 	}
-}
-
-// A list is a body that may be large. It is written item by item: as a whole it would take many times its size.
-type list struct {
-	before string // the beginning of a JSON object, up to the list
-	items  iter.Seq[any]
-	after  string // the rest of the object, and a line end
-}
-
-func (l list) write(w io.Writer) (err error) {
-	var piece bytes.Buffer
-	enc := json.NewEncoder(&piece)
-	enc.SetEscapeHTML(false)
-	piece.WriteString(l.before + "[")
-	first := true
-	for item := range l.items {
-		if !first {
-			piece.WriteByte(',')
-		}
-		first = false
-		_ = enc.Encode(item)            // strings, numbers and booleans can always be written
-		piece.Truncate(piece.Len() - 1) // the line end
-		if piece.Len() >= 4<<10 {
-			if _, err = piece.WriteTo(w); err != nil {
-				return err
-			}
-		}
-	}
-	piece.WriteString("]" + l.after)
-	_, err = piece.WriteTo(w)
-	return err
+	guard.WriteJSON(w, a.status, a.body)
 }
 
 // A problem is any answer except a yes or the requested data.
@@ -368,14 +322,6 @@ func problemOf(err error) *problem {
 	default: // the error itself is only logged: it may contain names of files and servers
 		return &problem{http.StatusServiceUnavailable, notReady, general, "Not ready: the inbox cannot be read."}
 	}
-}
-
-// statusOf returns the status of an error's answer; zero for no error.
-func statusOf(err error) int {
-	if err == nil {
-		return 0
-	}
-	return problemOf(err).status
 }
 
 func badRequest(message string) error {

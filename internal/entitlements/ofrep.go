@@ -5,12 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"iter"
 	"net/http"
 	"strings"
 	"time"
 
 	"usher/internal/content"
+	"usher/internal/guard"
 	"usher/internal/snapshot"
 )
 
@@ -70,25 +70,21 @@ func (a *Answer) evaluate(key string) (_ flagBody, enabled bool) {
 	return a.newFlag(key, "", f, false), false
 }
 
-// evaluateAll returns the three flags of each feature. Each key occurs once, with the result of
-// evaluate.
-func (a *Answer) evaluateAll() iter.Seq[any] {
-	return func(yield func(any) bool) {
-		// They are of features that could be a flag of another one: few, as many answers may be made at once.
-		codes := make(map[string]bool)
-		for _, f := range a.Snapshot.Features {
-			if strings.HasSuffix(f.Code, limitSuffix) || strings.HasSuffix(f.Code, valueSuffix) {
-				codes[f.Code] = true
-			}
-		}
-		for _, f := range a.Snapshot.Features {
-			for _, suffix := range []string{"", limitSuffix, valueSuffix} {
-				if (suffix == "" || !codes[f.Code+suffix]) && !yield(a.newFlag(f.Code, suffix, f, true)) {
-					return
-				}
+// evaluateAll returns the three flags of each feature. Each key occurs once, with the result of evaluate.
+func (a *Answer) evaluateAll() []flagBody {
+	codes := make(map[string]bool)
+	for _, f := range a.Snapshot.Features {
+		codes[f.Code] = true
+	}
+	all := make([]flagBody, 0, 3*len(a.Snapshot.Features))
+	for _, f := range a.Snapshot.Features {
+		for _, suffix := range []string{"", limitSuffix, valueSuffix} {
+			if suffix == "" || !codes[f.Code+suffix] {
+				all = append(all, a.newFlag(f.Code, suffix, f, true))
 			}
 		}
 	}
+	return all
 }
 
 func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
@@ -113,11 +109,9 @@ func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (answe
 	if err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, errFeaturesUnknown) {
 		return answer{}, err
 	}
-	// The tag is a digest of the whole content, so that it changes with it.
-	body := list{before: `{"flags":`, items: a.evaluateAll(), after: "}\n"}
-	sum := sha256.New()
-	_ = body.write(sum) // a hash takes everything
-	tag := `"` + hex.EncodeToString(sum.Sum(nil)[:16]) + `"`
+	body := guard.Encode(map[string][]flagBody{"flags": a.evaluateAll()})
+	sum := sha256.Sum256(body)
+	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
 	w.Header().Set("ETag", tag)
 	for known := range strings.SplitSeq(strings.Join(r.Header.Values("If-None-Match"), ","), ",") {
 		if strings.TrimPrefix(strings.TrimSpace(known), "W/") == tag {

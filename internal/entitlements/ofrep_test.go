@@ -134,8 +134,7 @@ func TestFlags(t *testing.T) {
 	h := New(config(t))
 	s := listing(t, `{"code":"users","quantity":25}`, `{"code":"users.limit"}`, `{"code":"users.value","value":"v"}`, `{"code":"sso"}`)
 	keys := make(map[string]bool)
-	for item := range (&Answer{Snapshot: s}).evaluateAll() {
-		flag := item.(flagBody)
+	for _, flag := range (&Answer{Snapshot: s}).evaluateAll() {
 		one, _ := (&Answer{Snapshot: s}).evaluate(flag.Key)
 		if keys[flag.Key] || fmt.Sprintf("%#v", one) != fmt.Sprintf("%#v", flag) {
 			t.Errorf("%#v, alone %#v, twice: %t", flag, one, keys[flag.Key])

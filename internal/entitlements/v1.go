@@ -4,10 +4,8 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
-	"usher/internal/guard"
 	"usher/internal/snapshot"
 )
 
@@ -46,21 +44,8 @@ func (h *Handler) entitlements(w http.ResponseWriter, r *http.Request, to target
 		h.count(err, enabled)
 		return answer{http.StatusOK, body}, err
 	}
-	return answer{http.StatusOK, body.withFeatures(a.Snapshot.Features)}, err
-}
-
-// withFeatures returns the body of a question about all features.
-func (b tenantBody) withFeatures(all []snapshot.Feature) list {
-	b.Features = []featureBody{}
-	const here = `"features":` // inside a text the quotes would be escaped
-	before, after, _ := strings.Cut(string(guard.Encode(b)), here+"[]")
-	return list{before + here, func(yield func(any) bool) {
-		for _, f := range all {
-			if !yield(enabledBody(f)) {
-				return
-			}
-		}
-	}, after}
+	body.Features = enabledBodies(a.Snapshot.Features)
+	return answer{http.StatusOK, body}, err
 }
 
 // enabledBodies never returns nil, which JSON has as null.
@@ -106,16 +91,16 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 	f, enabled := a.Snapshot.Feature(feature)
 	allowed := enabled && f.Limit.Allows(quantity)
 	h.count(err, allowed)
-	if code := statusOf(err); unknown != nil && (code == http.StatusNotFound || code == http.StatusConflict) {
-		// nginx knows no third answer, and the caller has decided.
-		w.Header().Set("Usher-Unknown", "true")
+	if err != nil {
+		p := problemOf(err)
+		if unknown == nil || p.status != http.StatusNotFound && p.status != http.StatusConflict {
+			return answer{}, err
+		}
+		w.Header().Set("Usher-Unknown", "true") // nginx knows no third answer, and the caller has decided
 		if *unknown == "allow" {
 			return answer{http.StatusNoContent, nil}, nil
 		}
-		return answer{}, denied(problemOf(err).message)
-	}
-	if err != nil {
-		return answer{}, err
+		return answer{}, denied(p.message)
 	}
 	w.Header().Set("Usher-Limit", f.Limit.String()) // 0 if it is not enabled
 	switch {
