@@ -1,11 +1,8 @@
-// Package serve is the running usher. It builds the parts that the settings switch on, connects them, and
-// puts listeners in front of them. The packages that do the work (proxy, webhookgate, inbox, entitlements,
-// admin) do not know the settings: serve gives each of them a plain Config, and passes what they report on
-// to the metrics and to the admin port.
+// Package serve is the running usher. It builds the parts that the settings switch on, gives each a plain Config,
+// connects them, and puts listeners in front of them.
 //
-// [Run] has three phases. First usher opens everything, so that an address that is taken is an error at
-// start-up. Then it serves. At the end it closes everything in order, within the time that the settings
-// allow.
+// [Run] has three phases. First usher opens everything, so that an address that is taken is an error at start-up. Then
+// it serves. At the end it closes everything in order, within the time that the settings allow.
 package serve
 
 import (
@@ -60,16 +57,9 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	c.Log.Info("usher starts", "version", version.Number())
-	switch {
-	case u.gate == nil || c.Settings.Webhook.SharedInbox():
-	case u.inbox == nil:
-		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, " +
-			"and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to " +
-			"a PostgreSQL database")
-	default:
-		c.Log.Info("run one replica of this gate only: each replica would have a file of its own, and could " +
-			"drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to " +
-			"a PostgreSQL database")
+	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
+		c.Log.Info("run one replica of this gate only: each replica knows only its own webhooks, and could drop a " +
+			"change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
 	u.systemd = sdnotify.New(settings.Environment(c.Environ))
 	return u.Run(ctx)
