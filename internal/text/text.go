@@ -1,6 +1,4 @@
-// Package text prepares text that others wrote before usher logs it or shows it: it cuts the text
-// short, makes control characters visible, removes quotations, or quotes it for a shell. It also finds
-// typing errors, reads the trace id of a request, asks whether an output is a terminal, and wraps help.
+// Package text prepares text that others wrote before usher logs it or shows it, and what usher itself prints.
 package text
 
 import (
@@ -11,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -171,13 +168,15 @@ func WithinEdits(a, b string, edits int) bool {
 }
 
 // Once returns these texts in their order, each once.
-func Once(all []string) []string {
+func Once(all []string) (once []string) {
 	seen := make(map[string]bool, len(all))
-	return slices.DeleteFunc(slices.Clone(all), func(s string) bool {
-		was := seen[s]
+	for _, s := range all {
+		if !seen[s] {
+			once = append(once, s)
+		}
 		seen[s] = true
-		return was
-	})
+	}
+	return once
 }
 
 // Wrap breaks a text into lines of up to 80 columns that begin with indent.
