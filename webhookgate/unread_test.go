@@ -3,7 +3,6 @@ package webhookgate
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"runtime"
@@ -65,19 +64,6 @@ func TestUnreadAnswerHoldsNoPlace(t *testing.T) {
 		}
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// Nor does one that asks to be told to go on, and does not listen.
-func TestUnreadContinue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, func(c *setup) { c.MaxInflight = 1 })
-		sender := dialGate(t, g)
-		io.WriteString(sender, "POST /webhooks HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
-		synctest.Wait()
-		if got := post(t, g, documented); got.Code != 200 {
-			t.Errorf("while usher waits for the body: %v", got)
 		}
 	})
 }

@@ -68,23 +68,6 @@ func TestNeitherTenantNorType(t *testing.T) {
 	}
 }
 
-// A platform that is null is none: its tenants have the lane that they have without it.
-func TestNullDoesNotChangeTheLane(t *testing.T) {
-	for body, want := range map[string]LaneName{
-		`{"type":"T","payload":{"tenant":{"code":"a"},"change":{}}}`:                          {Tenant: "a"},
-		`{"type":"T","payload":{"tenant":{"code":"a","platform":null},"change":{}}}`:          {Tenant: "a"},
-		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":null}},"change":{}}}`: {Tenant: "a"},
-		`{"type":"T","payload":{"tenant":{"code":"a","platform":{"code":""}},"change":{}}}`:   {Tenant: "a"},
-		`{"type":"T","payload":{"tenant":{"code":null}}}`:                                     {Type: "T"},
-		`{"type":"T","payload":{"tenant":null}}`:                                              {Type: "T"},
-		`{"type":"T","payload":null}`:                                                         {Type: "T"},
-	} {
-		if got := laneIn(t, body); got != want {
-			t.Errorf("%s: %+v, want %+v", body, got, want)
-		}
-	}
-}
-
 func TestOnlySnapshotsAreDeduplicated(t *testing.T) {
 	receiver := new(counting)
 	g := newGate(t, func(c *setup) {

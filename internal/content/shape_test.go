@@ -122,14 +122,6 @@ func TestShapeKnowsEachKeyword(t *testing.T) {
 	check(decode(t, string(builtIn)))
 }
 
-func TestShapeAllocatesNothing(t *testing.T) {
-	v := rules(t, "", "*")
-	value := decode(t, documented)
-	if n := testing.AllocsPerRun(100, func() { _ = v.Faults(value) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 // The library's own reports stay what they are: the shape is only asked first.
 func TestUsersSchemaHasNoShape(t *testing.T) {
 	if rules(t, string(builtIn), "*").shape != nil {

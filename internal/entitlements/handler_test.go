@@ -471,10 +471,3 @@ func TestOutageInLog(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
-
-func TestAmbiguousTenant(t *testing.T) {
-	err := &AmbiguousError{Platforms: []string{"", "eu", "us"}}
-	if want := `several platforms: add platform, one of "", "eu", "us"`; !strings.HasSuffix(err.Error(), want) {
-		t.Errorf("%v, want %s", err, want)
-	}
-}

@@ -3,8 +3,6 @@ package entitlements
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -192,53 +190,4 @@ func TestFlagsETag(t *testing.T) {
 			t.Errorf("%s: %s", tenant, resp.Status)
 		}
 	}
-}
-
-// Whatever the body is, the answer is an error, or about the one tenant that the body names.
-func FuzzContext(f *testing.F) {
-	for _, body := range []string{
-		`{"context":{"targetingKey":"acme","platform":"eu"}}`, `{"context":{"targetingKey":"twice"}}`, `{"context":null}`,
-		`{"context":{"targetingKey":"a","targetingKey":"acme"}}`, `{"context":{"platform":{"targetingKey":"acme"}}}`, `[]`, `{"a":[{"context":1}]}`,
-	} {
-		f.Add(body)
-	}
-	h := New(config(f))
-	f.Fuzz(func(t *testing.T, body string) {
-		if strings.ContainsRune(body, '\x00') || body == "" {
-			return
-		}
-		resp := ask(t, h, "POST", flagURL+"/users", body)
-		if !slices.Contains([]int{200, 400, 404, 503}, resp.StatusCode) {
-			t.Fatal(resp.Status)
-		}
-		if resp.StatusCode != http.StatusOK {
-			return
-		}
-		var request struct {
-			Context map[string]any `json:"context"`
-		}
-		if err := json.Unmarshal([]byte(body), &request); err != nil {
-			t.Fatalf("%q was answered, but is %v", body, err)
-		}
-		if key, ok := request.Context["targetingKey"].(string); ok && key == "" {
-			t.Fatalf("%q was answered, but names nobody", body)
-		}
-	})
-}
-
-// A path is split as it was sent.
-func FuzzPath(f *testing.F) {
-	for _, path := range []string{"/v1/entitlements/a%2Fb/users", `/v1/entitlements/a%2Fb"/users`, "/v1/check", "/ofrep/v1/evaluate/flags/a/b%2Fc", "/v1/entitlements/%ff"} {
-		f.Add(path)
-	}
-	f.Fuzz(func(t *testing.T, path string) {
-		to := parsePath(path)
-		if to.serve == nil {
-			return
-		}
-		ofTenant := strings.HasPrefix(path, tenantPath)
-		if (to.tenant != "") != ofTenant || to.feature != nil && *to.feature == "" || ofTenant && (to.feature != nil) != (strings.Count(path, "/") == 4) {
-			t.Fatalf("%q is %+v", path, to)
-		}
-	})
 }

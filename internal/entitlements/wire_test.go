@@ -2,7 +2,6 @@ package entitlements
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -75,30 +74,6 @@ func TestContextThatStopsComing(t *testing.T) {
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || resp.StatusCode != 400 || errorCode(t, resp) != "PARSE_ERROR" || time.Since(begin) > bodyPatience {
 			t.Errorf("%v, %v, after %v", resp, err, time.Since(begin))
-		}
-		ended(conn)
-	})
-}
-
-// The time limit for the body does not limit a slow store.
-func TestSlowStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := config(t)
-		fast := cfg.Lookup
-		cfg.Lookup = func(ctx context.Context, tenant string, platform *string) (Answer, error) {
-			select {
-			case <-time.After(2 * bodyPatience):
-				return fast(ctx, tenant, platform)
-			case <-ctx.Done():
-				return Answer{}, ctx.Err()
-			}
-		}
-		conn := wired(t, New(cfg))
-		const body = `{"context":{"targetingKey":"acme"}}`
-		go io.WriteString(conn, "POST /ofrep/v1/evaluate/flags/users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\nContent-Length: 35\r\n\r\n"+body)
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil || resp.StatusCode != 200 {
-			t.Errorf("%v, %v", resp, err)
 		}
 		ended(conn)
 	})

@@ -142,18 +142,3 @@ func TestExcerptStaysReadable(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkExcerpt(b *testing.B) {
-	for _, address := range []string{"https://receiver/v1/webhooks/usher", "https://user:tenant-password@receiver/v1/webhooks?token=t0psecret"} {
-		b.Run(address, func(b *testing.B) {
-			u, err := url.Parse(address)
-			if err != nil {
-				b.Fatal(err)
-			}
-			r, said := &Receiver{URL: u}, []byte(strings.Repeat("<p>500: no such tenant", 50))
-			for b.Loop() {
-				r.excerpt(said, http.Header{"Content-Type": {"application/json"}})
-			}
-		})
-	}
-}

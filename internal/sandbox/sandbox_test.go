@@ -152,20 +152,6 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// Each webhook goes to each URL. The result is the first reply that is not a success.
-func TestSeveralAddresses(t *testing.T) {
-	s, _ := newPair(1)
-	s.URLs = []string{"http://a.example/one", "http://b.example/two?secret", "http://c.example/"}
-	s.Client.Transport = inProcess{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Usher-Decision", r.URL.Path)
-		w.WriteHeader(map[string]int{"a.example": 200, "b.example": 503, "c.example": 204}[r.Host])
-	})}
-	e := mustChange(t, s)
-	if len(e.Replies) != 3 || e.Status != 503 || e.String() != "503 /two" || e.Replies[1].To != "b.example" || e.Replies[2].Status != 204 {
-		t.Errorf("%+v", e)
-	}
-}
-
 // A webhook is signed as the service signs, or as usher signs for a receiver, and carries the token. A forged one
 // carries the signature of another body.
 func TestSigns(t *testing.T) {

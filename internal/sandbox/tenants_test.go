@@ -151,32 +151,3 @@ func checkFeatures(t *testing.T, tenant Tenant) {
 		t.Errorf("%s has %d features, its subscriptions have %d", tenant, len(tenant.Features), live)
 	}
 }
-
-func TestWorldHasOneCodeOnTwoPlatforms(t *testing.T) {
-	s, _ := newPair(1)
-	platforms := make(map[string][]string)
-	for _, body := range s.snapshots() {
-		tenant, err := readSnapshot([]byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		platforms[tenant.Code] = append(platforms[tenant.Code], tenant.Platform.Code)
-	}
-	if p := platforms["bluebird-gmbh"]; len(p) != 2 || p[0] == p[1] || len(platforms) != 7 {
-		t.Errorf("tenants %v", platforms)
-	}
-}
-
-// Tenants return to former snapshots, which a careless dedup would drop.
-func TestWorldReturnsToFormerSnapshots(t *testing.T) {
-	s, _ := newPair(1)
-	seen := make(map[string]bool)
-	for range 300 {
-		body := string(mustChange(t, s).Body)
-		if seen[body] {
-			return
-		}
-		seen[body] = true
-	}
-	t.Error("300 changes without one A, B, A")
-}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -162,28 +161,4 @@ func TestTooMuchToRead(t *testing.T) {
 	if got := Between(nil, long); utf8.RuneCountInString(got[0]) != min(maxShown, 127)+len("+ ") {
 		t.Errorf("a long code: %q", got)
 	}
-}
-
-// Foreign bytes never harm; nothing changes from a snapshot to itself; and every
-// line is one line.
-func FuzzBetween(f *testing.F) {
-	for _, tc := range cases {
-		f.Add([]byte(tc.previous), []byte(tc.next))
-	}
-	f.Fuzz(func(t *testing.T, previous, next []byte) {
-		words := Between(previous, next)
-		if again := Between(previous, next); !slices.Equal(words, again) {
-			t.Errorf("%q, then %q", words, again)
-		}
-		for _, line := range words {
-			if strings.ContainsFunc(line, func(c rune) bool { return !unicode.IsPrint(c) }) {
-				t.Errorf("%q", line)
-			}
-		}
-		if len(next) > 0 {
-			if words := Between(next, next); words != nil {
-				t.Errorf("against itself: %q", words)
-			}
-		}
-	})
 }

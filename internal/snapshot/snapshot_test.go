@@ -247,31 +247,6 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func BenchmarkRead(b *testing.B) {
-	body := webhook(`{"features":[{"code":"users","name":"Users","quantity":25},{"code":"sso","value":"saml","quantity":null},{"code":"api","name":"API","quantity":1000}],` +
-		`"subscriptions":[{"id":1,"state":"active","start_date":"2026-01-01","plan":{"code":"std","name":"Standard"},"features":[{"code":"users","name":"Users","quantity":25}]}]}`)
-	b.Run("Read", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			Read(body)
-		}
-	})
-	s := Read(body)
-	b.Run("Encode", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			s.Encode()
-		}
-	})
-	features := s.Encode()
-	b.Run("Decode", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			_, _ = Decode(features)
-		}
-	})
-}
-
 func TestWould(t *testing.T) {
 	odd := `{"code":"users","quantity":"5"}`
 	for _, tc := range []struct{ name, previous, next, want string }{
