@@ -259,15 +259,10 @@ func readSubscriptions(value any) []Subscription {
 			continue
 		}
 		s := Subscription{
-			ID:         textOf(item, "id"),
-			State:      textOf(item, "state"),
-			Product:    readCoded(item, "product"),
-			Plan:       readCoded(item, "plan"),
-			PriceList:  readCoded(item, "price_list"),
-			Start:      textOf(item, "start_date"),
-			End:        textOf(item, "end_date"),
-			TrialStart: textOf(item, "trial_start_date"),
-			TrialEnd:   textOf(item, "trial_end_date"),
+			ID: textOf(item, "id"), State: textOf(item, "state"),
+			Product: readCoded(item, "product"), Plan: readCoded(item, "plan"), PriceList: readCoded(item, "price_list"),
+			Start: textOf(item, "start_date"), End: textOf(item, "end_date"),
+			TrialStart: textOf(item, "trial_start_date"), TrialEnd: textOf(item, "trial_end_date"),
 		}
 		if s.Label = cmp.Or(s.Product.Label(), s.Plan.Label()); s.Label == "" && s.ID != "" {
 			s.Label = "#" + s.ID
