@@ -134,27 +134,6 @@ func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
 	})
 }
 
-// Questions whose receiver hangs leave room for what an inbox takes in.
-func TestQuestionsLeaveRoomForTheInbox(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kept := 0
-		g := newGate(t, func(c *setup) {
-			c.SyncTypes, c.MaxInflight = []string{"Checkout"}, 10
-			c.Store = func(context.Context, *Webhook) (string, error) { kept++; return "", nil }
-			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() })
-		})
-		var senders sync.WaitGroup
-		for range 20 {
-			senders.Go(func() { ask(g, question) })
-		}
-		synctest.Wait()
-		if rec := ask(g, documented); rec.Code != 200 || kept != 1 {
-			t.Errorf("%d %s", rec.Code, rec.Body)
-		}
-		senders.Wait()
-	})
-}
-
 // Who has another use for webhooks can keep those that nobody takes; never questions, which
 // nobody would answer.
 func TestStoreUnclaimed(t *testing.T) {
