@@ -11,11 +11,7 @@ import (
 // fill reads from a webhook's parsed body what the gate must know of it. If the webhook is invalid, it returns the
 // reason (type, schema or platform) and the faults. A question needs nothing but its type.
 func (c *Config) fill(w *Webhook, value any) (reason string, faults []content.Fault) {
-	w.Type = content.TypeOf(value)
-	platform, tenant, certain := content.CertainTenant(value)
-	if certain {
-		w.Lane = LaneName{Platform: platform, Tenant: tenant}
-	}
+	platform, certain := w.read(value, c.Receivers)
 	if c.isQuestion(w.Type) {
 		return "", nil
 	}
@@ -28,18 +24,14 @@ func (c *Config) fill(w *Webhook, value any) (reason string, faults []content.Fa
 	if c.Store != nil && !certain && w.Type == "" { // possible if * is among the types
 		return "schema", []content.Fault{{Path: "/type", Message: "must name the event, as there is no tenant"}}
 	}
-	w.Receiver = c.Receivers.For(platform)
 	if w.Receiver == nil && !c.StoreUnclaimed {
 		return "platform", []content.Fault{unclaimed(platform)}
 	}
 	if !certain { // the webhook names no tenant; a code that cannot be read is one of the faults above
 		w.Lane = LaneName{Platform: platform, Type: w.Type}
 	}
-	// Only a TenantProvisioningChange with a tenant is known to be a snapshot. Of any other event the
-	// same bytes may mean two changes.
-	w.Snapshot = w.Type == content.TenantProvisioningChange && certain
 	if w.Snapshot && c.Store != nil {
-		w.State = snapshot.Of(value).Stored(platform, tenant, w.ID)
+		w.State = snapshot.Of(value).Stored(platform, w.Lane.Tenant, w.ID)
 	}
 	return "", nil
 }

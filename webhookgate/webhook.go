@@ -59,6 +59,20 @@ func newWebhook(body []byte) *Webhook {
 	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now()}
 }
 
+// read reads type, tenant and receiver from the parsed body. certain says that the tenant can be read; otherwise the
+// webhook has no lane yet.
+func (w *Webhook) read(value any, receivers *receiver.Set) (platform string, certain bool) {
+	platform, tenant, certain := content.CertainTenant(value)
+	if certain {
+		w.Lane = LaneName{Platform: platform, Tenant: tenant}
+	}
+	w.Type, w.Receiver = content.TypeOf(value), receivers.For(platform)
+	// Only a TenantProvisioningChange with a tenant is known to be a snapshot. Of any other event the
+	// same bytes may mean two changes.
+	w.Snapshot = w.Type == content.TenantProvisioningChange && certain
+	return platform, certain
+}
+
 // maxShown is how many bytes of a name that others chose are shown.
 const maxShown = 200
 
@@ -107,7 +121,15 @@ func Accept(id string, header http.Header, body []byte, receivers *receiver.Set)
 	if fault != nil {
 		return nil, errors.New(fault.String())
 	}
-	return fromValue(id, header, body, value, receivers)
+	w := newWebhook(body)
+	w.ID, w.Header = id, header
+	if _, certain := w.read(value, receivers); !certain {
+		return nil, errors.New("its tenant cannot be read for certain")
+	}
+	if !content.ValidCode(w.Type) {
+		return nil, errors.New("its type is too long, or has a zero character")
+	}
+	return w, nil
 }
 
 // ReadSnapshot makes a webhook from a body that does not come through the gate, and checks it as the gate does.
@@ -119,47 +141,21 @@ func ReadSnapshot(
 	if fault != nil {
 		return nil, []content.Fault{*fault}
 	}
-	typ := content.TypeOf(value)
-	if typ != "" && typ != content.TenantProvisioningChange {
-		return nil, []content.Fault{{
-			Path: "/type",
-			Message: fmt.Sprintf("is %q, and only %s says what a tenant may use",
-				text.Clip(typ, maxShown), content.TenantProvisioningChange),
-		}}
+	w := newWebhook(body)
+	w.Header = header
+	_, certain := w.read(value, receivers)
+	if w.Type != "" && w.Type != content.TenantProvisioningChange {
+		return nil, []content.Fault{{Path: "/type", Message: fmt.Sprintf("is %q, and only %s says what a tenant may use",
+			text.Clip(w.Type, maxShown), content.TenantProvisioningChange)}}
 	}
-	if faults := rules.Faults(value); len(faults) > 0 {
+	switch faults := rules.Faults(value); {
+	case len(faults) > 0:
 		return nil, content.First(faults, content.MaxFaults)
-	}
-	if typ == "" { // possible with a schema of one's own
+	case w.Type == "": // possible with a schema of one's own
 		return nil, []content.Fault{{Path: "/type", Message: "is missing"}}
-	}
-	w, err := fromValue(NewID(), header, body, value, receivers)
-	if err != nil {
+	case !certain:
 		return nil, []content.Fault{{Path: "/payload/tenant/code", Message: "cannot be read for certain"}}
 	}
 	w.State = snapshot.Of(value).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 	return w, nil
-}
-
-// fromValue makes a webhook from a parsed body.
-func fromValue(id string, header http.Header, body []byte, value any, receivers *receiver.Set) (*Webhook, error) {
-	platform, tenant, certain := content.CertainTenant(value)
-	if !certain {
-		return nil, errors.New("its tenant cannot be read for certain")
-	}
-	typ := content.TypeOf(value)
-	if !content.ValidCode(typ) {
-		return nil, errors.New("its type is too long, or has a zero character")
-	}
-	return &Webhook{
-		ID:       id,
-		Type:     typ,
-		Lane:     LaneName{Platform: platform, Tenant: tenant},
-		Snapshot: typ == content.TenantProvisioningChange,
-		Digest:   sha256.Sum256(body),
-		Body:     body,
-		Header:   header,
-		Received: time.Now(),
-		Receiver: receivers.For(platform),
-	}, nil
 }
