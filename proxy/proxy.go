@@ -1,10 +1,7 @@
-// Package proxy is the outbound part of usher: what a caller sends to /graphql on a local
-// port goes to the billing service with a bearer token.
-//
-// A call takes three steps. Handler.check decides whether the caller may use the port at all.
-// httputil.ReverseProxy passes the call on, and streams the answer back unchanged. transport adds
-// the token and, on a 401, renews it and sends the call once more. usher's own answers are GraphQL
-// responses; problem.go makes them.
+// Package proxy is the outbound part of usher: what a caller sends to /graphql on a local port goes to the billing
+// service with a bearer token. Handler.check decides whether the caller may use the port at all. httputil.ReverseProxy
+// passes the call on, and streams the answer back unchanged. transport adds the token and, on a 401, renews it and
+// sends the call once more.
 package proxy
 
 import (
@@ -26,35 +23,33 @@ import (
 
 // Config is what a local port needs to know.
 type Config struct {
-	// Name is the port's name in logs. Required.
-	Name string
-	// Target is the address of the service's /graphql. Required.
-	Target *url.URL
-	// Source provides the tokens. Required.
-	Source *tokens.Source
-	// Upstream carries the calls. Required.
+	Name   string         // in logs
+	Target *url.URL       // of the service's /graphql
+	Source *tokens.Source // provides the tokens
+	Hosts  *guard.Hosts   // the Host headers that are answered
+	Log    *slog.Logger   // gets a line for every failed call, at info or above
+
+	// Upstream carries the calls.
 	Upstream interface {
 		Do(*http.Request, wire.Call) (*http.Response, error)
 	}
-	// ReplayLimit is the largest request body that is kept for a second try after a 401. A larger
-	// one streams, and is sent once. Zero: no body is kept.
-	ReplayLimit int64
-	// ReplayMemory limits the memory of the kept bodies of all ports together. Required.
+
+	// ReplayLimit is the largest request body that is kept for a second try after a 401. A larger one streams, and is
+	// sent once. ReplayMemory limits the memory of the kept bodies of all ports together.
+	ReplayLimit  int64
 	ReplayMemory *Memory
-	// Hosts says which Host headers are answered. Required.
-	Hosts *guard.Hosts
+
 	// Key returns the key that callers must send, or several separated by commas. Nil: no key
 	// is required. A func that returns the empty string lets no caller in.
 	Key func() string
-	// Log gets a line for every failed call, at info or above. Required.
-	Log *slog.Logger
+
 	// Started is called when a call begins, Finished when it has ended, with the status that the
-	// caller saw, and Replayed for each second try after a 401. They must not block. Required.
+	// caller saw, and Replayed for each second try after a 401.
 	Started  func()
 	Finished func(status int, took time.Duration)
 	Replayed func()
 	// Failed is called for each call that failed because of usher or of the way to the service, with one
-	// of Failures. It must not block. May be nil.
+	// of Failures. May be nil.
 	Failed func(reason string)
 }
 
@@ -96,13 +91,9 @@ type Handler struct {
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, patience: bodyPatience, drain: drainPatience}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite:        h.rewrite,
-		Transport:      &transport{cfg},
-		ModifyResponse: addLength,
-		ErrorHandler:   h.fail,
-		FlushInterval:  flushPatience,
-		BufferPool:     buffers{},
-		ErrorLog:       logs.ForLibrary(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
+		Rewrite: h.rewrite, Transport: &transport{cfg}, ModifyResponse: addLength, ErrorHandler: h.fail,
+		FlushInterval: flushPatience, BufferPool: buffers{},
+		ErrorLog: logs.ForLibrary(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
 	}
 	return h
 }
@@ -163,21 +154,15 @@ func (h *Handler) check(r *http.Request) *problem {
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "this call comes from a web browser, and client credentials are not for browsers"}
 	case h.cfg.Key == nil && reads && h.cfg.Hosts.Rebindable(r.Host):
-		return &problem{
-			status: http.StatusForbidden,
-			code:   "BROWSER_REFUSED",
+		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "this GET may come from a web page whose name leads here: without a key (USHER_KEY), " +
-				"send a POST, or call the port by its address",
-		}
+				"send a POST, or call the port by its address"}
 	case asksForToken(r): // its secret is in its body
 		return nil
 	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
-		return &problem{
-			status: http.StatusUnauthorized,
-			code:   "KEY_REQUIRED",
+		return &problem{status: http.StatusUnauthorized, code: "KEY_REQUIRED",
 			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', " +
-				"as the password of Basic authentication, or as 'X-Usher-Key: KEY'",
-		}
+				"as the password of Basic authentication, or as 'X-Usher-Key: KEY'"}
 	// The path must be exactly this one as it was sent: with an unusual escape RawPath is set.
 	case r.URL.Path != path || r.URL.RawPath != "":
 		return &problem{status: http.StatusNotFound, code: "NOT_FOUND",

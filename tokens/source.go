@@ -84,22 +84,15 @@ func (r *refresh) wait(ctx context.Context, limit time.Duration) (*Token, error)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-timeout.C:
-		return nil, &NoTokenError{
-			Err:        fmt.Errorf("the token endpoint did not answer within %v", waitLimit),
-			RetryAfter: time.Second,
-		}
+		return nil, &NoTokenError{fmt.Errorf("the token endpoint did not answer within %v", waitLimit), time.Second}
 	}
 }
 
 // NewSource returns a source without a token. Run fetches tokens.
 func NewSource(client *Client, log *slog.Logger) *Source {
 	s := &Source{
-		client:       client,
-		log:          log,
-		Fetched:      func(*Token, error) {},
-		EarlyRevoked: func() {},
-		wake:         make(chan struct{}, 1),
-		forced:       rate.NewLimiter(rate.Every(forcedEvery), forcedBurst),
+		client: client, log: log, Fetched: func(*Token, error) {}, EarlyRevoked: func() {},
+		wake: make(chan struct{}, 1), forced: rate.NewLimiter(rate.Every(forcedEvery), forcedBurst),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s

@@ -48,11 +48,8 @@ type Token struct {
 func newToken(value string, asked time.Time, life time.Duration) *Token {
 	sum := sha256.Sum256([]byte(value))
 	return &Token{
-		header:      []string{"Bearer " + value},
-		fingerprint: hex.EncodeToString(sum[:4]),
-		asked:       asked,
-		life:        life,
-		renewAt:     jitter(life, 0.76, 0.82), // random, so that replicas that started together do not renew together
+		header: []string{"Bearer " + value}, fingerprint: hex.EncodeToString(sum[:4]), asked: asked, life: life,
+		renewAt: jitter(life, 0.76, 0.82), // random, so that replicas that started together do not renew together
 	}
 }
 
