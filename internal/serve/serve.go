@@ -58,7 +58,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	c.Log.Info("usher starts", "version", version.Number())
 	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
-		c.Log.Info("run one replica of this gate only: each replica knows only its own webhooks, and could drop a " +
+		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a " +
 			"change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
 	u.systemd = sdnotify.New(settings.Environment(c.Environ))
