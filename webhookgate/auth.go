@@ -15,9 +15,9 @@ const tokenHeader = "X-Webhook-Token"
 // checkPath accepts a POST to the gate's path. If tokens are configured, the path may have one more
 // segment, which it returns.
 func (c *Config) checkPath(r *http.Request) (secret string, rejection *answer) {
-	if m := r.Method; guard.Refused(m) {
-		return "", reject(http.StatusMethodNotAllowed, m+" is never accepted here").
-			with("Allow", http.MethodPost)
+	wrongMethod := reject(http.StatusMethodNotAllowed, "webhooks are sent with POST").with("Allow", http.MethodPost)
+	if guard.Refused(r.Method) {
+		return "", wrongMethod
 	}
 	if path := guard.SentPath(r.URL); path != c.Path {
 		below := false
@@ -30,7 +30,7 @@ func (c *Config) checkPath(r *http.Request) (secret string, rejection *answer) {
 		}
 	}
 	if r.Method != http.MethodPost {
-		return "", reject(http.StatusMethodNotAllowed, "webhooks are sent with POST").with("Allow", http.MethodPost)
+		return "", wrongMethod
 	}
 	return secret, nil
 }
@@ -96,23 +96,20 @@ func (c *Config) checkSignature(r *http.Request, body []byte) *answer {
 	if c.SigningKeys == nil || c.HMAC.Verify(c.SigningKeys(), r.Header.Values(c.SignatureHeader), body) {
 		return nil
 	}
-	return reject(http.StatusUnauthorized,
-		"the signature in "+c.SignatureHeader+" is missing or does not fit the body")
+	return reject(http.StatusUnauthorized, "the signature in "+c.SignatureHeader+" is missing or does not fit the body")
 }
 
 // checkPage refuses what comes from a web page, if senders need no secret: a browser on this machine can reach the gate
 // for every page that it shows.
 func (c *Config) checkPage(r *http.Request) *answer {
-	hasSecret := c.Tokens != nil || c.SigningKeys != nil
-	switch {
+	switch hasSecret := c.Tokens != nil || c.SigningKeys != nil; {
 	case c.Hosts != nil && !c.Hosts.Allowed(r.Host):
 		return reject(http.StatusMisdirectedRequest,
 			"this Host is not allowed on a gate without a check of its senders: call the gate by its "+
 				"address, add the name to USHER_ALLOWED_HOSTS, or set a check such as USHER_WEBHOOK_TOKEN")
 	case !hasSecret && (guard.FromBrowser(r.Header) || guard.Navigation(r.Header)):
-		return reject(http.StatusForbidden,
-			"this comes from a web page, and the gate has no secret that only its senders know, "+
-				"such as USHER_WEBHOOK_TOKEN")
+		return reject(http.StatusForbidden, "this comes from a web page, and the gate has no secret that only its "+
+			"senders know, such as USHER_WEBHOOK_TOKEN")
 	}
 	return nil
 }
