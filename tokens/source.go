@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +30,7 @@ type NoTokenError struct {
 var errStopped = errors.New("usher is shutting down")
 
 func (e *NoTokenError) Error() string { return e.Err.Error() }
+
 func (e *NoTokenError) Unwrap() error { return e.Err }
 
 // Source keeps the token of one identity. NewSource makes one.
@@ -367,6 +367,15 @@ func (f *failure) follow(err error, retryAfter time.Duration) *failure {
 	return &failure{err: err, since: since, backoff: backoff, next: time.Now().Add(wait)}
 }
 
-func jitter(d time.Duration, from, to float64) time.Duration {
-	return time.Duration(float64(d) * (from + (to-from)*rand.Float64()))
-}
+const (
+	// refusedLimit is how long a caller waits for a new token before it uses the refused one.
+	refusedLimit = 2 * time.Second
+
+	// A 401 may start forcedBurst refreshes in a row, then one every forcedEvery.
+	forcedBurst = 5
+	forcedEvery = time.Second
+)
+
+// ErrKept says that Replace did not request a new token, because the service has refused too many
+// recently. The caller should pass the service's 401 on.
+var ErrKept = errors.New("the service rejected too many tokens recently: usher does not request a new one yet")

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -71,8 +72,10 @@ func (t *Token) age(now time.Time) time.Duration { return clock.Age(t.asked, now
 
 func (t *Token) valid(now time.Time) bool { return t.age(now) < t.life }
 
-func (t *Token) String() string       { return t.fingerprint }
-func (t *Token) GoString() string     { return t.fingerprint }
+func (t *Token) String() string { return t.fingerprint }
+
+func (t *Token) GoString() string { return t.fingerprint }
+
 func (t *Token) LogValue() slog.Value { return slog.StringValue(t.fingerprint) }
 
 // lifeOf returns how long a token lives: the shorter of the answer's expires_in and the token's own
@@ -130,4 +133,8 @@ func clampSeconds(s float64) (time.Duration, bool) {
 	}
 	s = min(s, longestLife.Seconds())
 	return max(time.Duration(s*float64(time.Second)), shortestLife), true
+}
+
+func jitter(d time.Duration, from, to float64) time.Duration {
+	return time.Duration(float64(d) * (from + (to-from)*rand.Float64()))
 }

@@ -1,7 +1,6 @@
 package entitlements
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,12 +10,6 @@ import (
 	"usher/internal/guard"
 	"usher/internal/snapshot"
 )
-
-// Changes returns what has changed after a cursor or, if that is empty, all tenants: at most so many. While
-// there is nothing, it waits so long.
-type Changes func(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error)
-
-const changesPath = "/v1/changes"
 
 type (
 	changeBody struct {

@@ -56,3 +56,7 @@ func (e *AmbiguousError) Error() string {
 	return fmt.Sprintf("the tenant's code exists on several platforms: add platform, one of %s",
 		text.Clip(strings.Join(names, ", "), 200))
 }
+
+// Changes returns what has changed after a cursor or, if that is empty, all tenants: at most so many. While
+// there is nothing, it waits so long.
+type Changes func(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error)

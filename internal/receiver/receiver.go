@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -132,5 +133,21 @@ func (s *Set) CloseIdleConnections() {
 		if pool, ok := r.Transport.(interface{ CloseIdleConnections() }); ok {
 			pool.CloseIdleConnections()
 		}
+	}
+}
+
+// authorize adds what the receiver may check: the user and the password of its address or else the billing service's
+// token, and the service's signature. They are added to each try and not stored with the webhook, because they may
+// change while it waits.
+func (r *Receiver) authorize(header http.Header, body []byte) {
+	if user := r.URL.User; user != nil {
+		password, _ := user.Password()
+		(&http.Request{Header: header}).SetBasicAuth(user.Username(), password)
+	} else if r.Service.Tokens != nil {
+		token, _, _ := strings.Cut(r.Service.Tokens(), ",")
+		header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
+	}
+	if s := r.Service; s.SigningKeys != nil && header.Values(s.SignatureHeader) == nil {
+		header.Set(s.SignatureHeader, s.HMAC.Sign(s.SigningKeys(), body))
 	}
 }

@@ -135,29 +135,14 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 	return r.Transport.RoundTrip(req)
 }
 
-// authorize adds what the receiver may check: the user and the password of its address or else the billing service's
-// token, and the service's signature. They are added to each try and not stored with the webhook, because they may
-// change while it waits.
-func (r *Receiver) authorize(header http.Header, body []byte) {
-	if user := r.URL.User; user != nil {
-		password, _ := user.Password()
-		(&http.Request{Header: header}).SetBasicAuth(user.Username(), password)
-	} else if r.Service.Tokens != nil {
-		token, _, _ := strings.Cut(r.Service.Tokens(), ",")
-		header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
-	}
-	if s := r.Service; s.SigningKeys != nil && header.Values(s.SignatureHeader) == nil {
-		header.Set(s.SignatureHeader, s.HMAC.Sign(s.SigningKeys(), body))
-	}
-}
-
 // Accepted reports whether the receiver has accepted the webhook.
 func (t Try) Accepted() bool { return t.Status/100 == 2 }
 
 // tooSlow is a [context.DeadlineExceeded] that says after how long.
 type tooSlow time.Duration
 
-func (d tooSlow) Error() string      { return fmt.Sprintf("no answer within %v", time.Duration(d)) }
+func (d tooSlow) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(d)) }
+
 func (tooSlow) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // TimedOut reports whether the receiver did not answer in time.

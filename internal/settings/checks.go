@@ -7,8 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,44 +17,6 @@ import (
 	"usher/internal/secret"
 	"usher/internal/signature"
 )
-
-// secret reads a secret from the variable called name, or from the file that name_FILE names, and remembers it: it must
-// not be shown.
-func (r *reader) secret(name string) *secret.Value {
-	v, value, path := (*secret.Value)(nil), r.env[name], r.env[name+"_FILE"]
-	switch {
-	case value == "" && path == "":
-		return nil
-	case value != "" && path != "":
-		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
-		v = secret.New("undecided")
-	case value != "":
-		if strings.TrimSpace(value) == "" {
-			r.problem(name, "holds only white space, but should hold a secret")
-		}
-		v = secret.New(value)
-	default:
-		v = r.secretFile(name, path)
-	}
-	r.secrets = append(r.secrets, v)
-	return v
-}
-
-func (r *reader) secretFile(name, path string) *secret.Value {
-	v, err := secret.FromFile(path)
-	if err == nil {
-		r.files = append(r.files, v)
-		return v
-	}
-	if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
-		r.problem(name+"_FILE",
-			"names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
-	} else {
-		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, userHint(err))
-	}
-	r.bad[name] = true
-	return secret.New("unreadable") // any value will do: with nil the secret would be reported as missing, too
-}
 
 // checkSecret checks a secret now, and whenever its file changes. It may be nil: then it is not set.
 func (r *reader) checkSecret(name string, v *secret.Value, problem func(string) error) {
@@ -238,15 +199,6 @@ func ListenHint(variable string, err error) string {
 	return ""
 }
 
-// userHint names the user that usher runs as, if a permission is missing: in a container, or under systemd,
-// that is not the user who reads the error.
-func userHint(err error) string {
-	if !errors.Is(err, fs.ErrPermission) || os.Geteuid() < 0 {
-		return ""
-	}
-	return fmt.Sprintf("; usher runs as user %d", os.Geteuid())
-}
-
 // InboxError adds to an error of the inbox what to do about it.
 func InboxError(err error) error {
 	_, ofFile := errors.AsType[*fs.PathError](err) // and not of a database's socket
@@ -259,4 +211,9 @@ func InboxError(err error) error {
 		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; stop the other usher, or use another file", err)
 	}
 	return fmt.Errorf("USHER_WEBHOOK_INBOX: %w", err)
+}
+
+// isHTTP reports whether an address is one of a host, for HTTP.
+func isHTTP(u *url.URL) bool {
+	return (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }

@@ -11,16 +11,6 @@ import (
 	"usher/internal/outbound"
 )
 
-// Outbound has the settings of the billing service and of the local ports. This part is on if BaseURL is set.
-type Outbound struct {
-	outbound.Config // all but its Log; without ports if outbound is off
-
-	BaseURL                  string
-	Insecure, AllowPlainHTTP bool
-
-	main outbound.Port
-}
-
 // mainPort is the main port's name in logs and metrics.
 const mainPort = "main"
 

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -98,9 +101,6 @@ func (r *reader) read(variables []Variable, index string) {
 	}
 }
 
-// positive marks a field, in the table, whose value must be above zero.
-type positive struct{ field any }
-
 // parse sets a field to what value says. want says what a value of the field's type is.
 func parse(value string, field any) (want string, err error) {
 	switch field := field.(type) {
@@ -168,4 +168,51 @@ func parseSize(text string) (int64, error) {
 		err = strconv.ErrRange
 	}
 	return n * unit, err
+}
+
+// secret reads a secret from the variable called name, or from the file that name_FILE names, and remembers it: it must
+// not be shown.
+func (r *reader) secret(name string) *secret.Value {
+	v, value, path := (*secret.Value)(nil), r.env[name], r.env[name+"_FILE"]
+	switch {
+	case value == "" && path == "":
+		return nil
+	case value != "" && path != "":
+		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
+		v = secret.New("undecided")
+	case value != "":
+		if strings.TrimSpace(value) == "" {
+			r.problem(name, "holds only white space, but should hold a secret")
+		}
+		v = secret.New(value)
+	default:
+		v = r.secretFile(name, path)
+	}
+	r.secrets = append(r.secrets, v)
+	return v
+}
+
+func (r *reader) secretFile(name, path string) *secret.Value {
+	v, err := secret.FromFile(path)
+	if err == nil {
+		r.files = append(r.files, v)
+		return v
+	}
+	if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
+		r.problem(name+"_FILE",
+			"names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
+	} else {
+		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, userHint(err))
+	}
+	r.bad[name] = true
+	return secret.New("unreadable") // any value will do: with nil the secret would be reported as missing, too
+}
+
+// userHint names the user that usher runs as, if a permission is missing: in a container, or under systemd,
+// that is not the user who reads the error.
+func userHint(err error) string {
+	if !errors.Is(err, fs.ErrPermission) || os.Geteuid() < 0 {
+		return ""
+	}
+	return fmt.Sprintf("; usher runs as user %d", os.Geteuid())
 }

@@ -10,45 +10,12 @@ package settings
 import (
 	"cmp"
 	"errors"
-	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"usher/internal/secret"
 )
-
-// Settings has all settings.
-type Settings struct {
-	Outbound     Outbound
-	Webhook      Webhook
-	Entitlements Entitlements
-	Admin        Admin
-
-	// Unknown are USHER_ variables that usher does not know and whose names are not like a known one.
-	Unknown []string
-	// Watched are the secrets in files, which may change while usher runs.
-	Watched []*secret.Value
-}
-
-// Entitlements is the port that answers what a tenant may use. It is on when Listen is set.
-type Entitlements struct {
-	Listen string
-	Key    *secret.Value
-}
-
-// Admin is the admin port, the log and the shutdown.
-type Admin struct {
-	Listen                       string
-	Token, ReadToken             *secret.Value
-	Level                        slog.Level
-	LogFormat                    string
-	ShutdownDelay, ShutdownGrace time.Duration
-	NotifyURL                    *secret.Value // where usher says by itself that something is wrong
-
-	NoColour bool // NO_COLOR is set, see https://no-color.org
-}
 
 // Read reads the settings of an usher that serves: at least one part must be on. Its error is [Problems]. A
 // value that cannot be parsed is a problem even if its part is off.
@@ -157,11 +124,6 @@ func notifyURLProblem(value string) error {
 	return nil
 }
 
-// isHTTP reports whether an address is one of a host, for HTTP.
-func isHTTP(u *url.URL) bool {
-	return (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
-}
-
 func (e *Entitlements) check(r *reader, s *Settings) {
 	reachable := false
 	if e.Listen != "" {
@@ -222,15 +184,6 @@ func (s *Settings) Parts() [3]Part {
 		{"entitlements", s.EntitlementsOn(), "the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN"},
 	}
 }
-
-// OutboundOn reports whether usher calls the billing service.
-func (s *Settings) OutboundOn() bool { return s.Outbound.BaseURL != "" }
-
-// GateOn reports whether usher receives webhooks.
-func (s *Settings) GateOn() bool { return s.Webhook.on() }
-
-// EntitlementsOn reports whether usher has a port that answers what a tenant may use.
-func (s *Settings) EntitlementsOn() bool { return s.Entitlements.Listen != "" }
 
 func requireAnyPart(s *Settings, r *reader) {
 	if s.OutboundOn() || s.GateOn() || s.EntitlementsOn() {

@@ -275,9 +275,6 @@ func names(variables []Variable) []string {
 	return names
 }
 
-// Known reports whether name is a setting of usher, with a number or n for a further port or receiver.
-func Known(name string) bool { return slices.Contains(names(Variables()), withoutIndex(name)) }
-
 // Default returns the default value of a setting, or the empty string if it has none.
 func Default(name string) string {
 	all := Variables()

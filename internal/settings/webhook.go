@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"time"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -15,35 +14,7 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/receiver"
 	"usher/internal/secret"
-	"usher/webhookgate"
 )
-
-// Webhook has the settings of the gate and its inbox. See on for when the gate is on.
-type Webhook struct {
-	webhookgate.Config // those of its fields that are settings
-
-	Listen, ForwardURL                   string
-	TLSCertFile, TLSKeyFile              string
-	TLSEnds                              time.Time // of the certificate; zero without TLS
-	Insecure                             bool
-	Unchecked                            bool // only this machine can reach the gate, and nothing says who may send
-	Types                                []string
-	SchemaFile                           string
-	Timeout                              time.Duration
-	token, signingKey, forwardSigningKey *secret.Value
-
-	Inbox            string
-	InboxConcurrency int
-	// InboxConfig has those of its fields that are settings. Its Address is Inbox, parsed, and
-	// nil if there is no inbox.
-	InboxConfig   inbox.Config
-	inboxPassword *secret.Value // the database's
-
-	catchUpURLs []string
-	CatchUp     []*url.URL // where the service sends the webhooks that usher looks for in its log; empty: no catch-up
-
-	receiverIndexes []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
-}
 
 func (w *Webhook) check(r *reader) {
 	w.checkListener(r)
@@ -52,11 +23,6 @@ func (w *Webhook) check(r *reader) {
 	w.readRules(r)
 	w.readReceivers(r)
 	w.checkInbox(r)
-}
-
-// on reports whether usher receives webhooks: there must be a receiver or an inbox to put them into.
-func (w *Webhook) on() bool {
-	return (w.ForwardURL != "" || w.receiverIndexes != nil || w.StoreUnclaimed) && w.Listen != "off"
 }
 
 func (w *Webhook) checkListener(r *reader) {
@@ -165,19 +131,6 @@ func (w *Webhook) checkInbox(r *reader) {
 	if w.on() { // without a gate usher delivers nothing
 		c.Receivers, c.StoreUnclaimed = w.Receivers, w.StoreUnclaimed
 	}
-}
-
-// SharedInbox reports whether several replicas can share the inbox.
-func (w *Webhook) SharedInbox() bool {
-	return w.InboxConfig.Address != nil && w.InboxConfig.Address.Shared()
-}
-
-// extraReceiver is a receiver with its variables, USHER_WEBHOOK_RECEIVERS_n_…. It inherits the settings that it
-// does not have from the gate.
-type extraReceiver struct {
-	receiver.Receiver
-	address           string
-	forwardSigningKey *secret.Value
 }
 
 // readReceivers sets the receivers: first the main one, if there is one, then USHER_WEBHOOK_RECEIVERS_0_…,
