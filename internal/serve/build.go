@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"time"
 
@@ -59,12 +58,6 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	return u, nil
 }
 
-// portCounts counts what happens on a local port. Ports that share a token also share its counts.
-type portCounts struct {
-	calls  *metrics.Port
-	tokens *metrics.Identity
-}
-
 func (u *Usher) buildOutbound(m *metrics.Registry) {
 	cfg := u.settings.Outbound.Config
 	cfg.Log = u.log
@@ -81,12 +74,6 @@ func (u *Usher) buildOutbound(m *metrics.Registry) {
 		u.counts = append(u.counts, portCounts{calls, tokens})
 		u.addListener(p.Variables.Listen, p.Name, p.Listen, u.outbound.Handler(p))
 	}
-}
-
-func (u *Usher) addListener(variable, name, addr string, handler http.Handler) *listener {
-	l := &listener{variable: variable, name: name, addr: addr, handler: handler}
-	u.listeners = append(u.listeners, l)
-	return l
 }
 
 func (u *Usher) buildGate(m *metrics.Gate) (err error) {

@@ -16,22 +16,14 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"usher/internal/admin"
-	"usher/internal/admin/metrics"
-	"usher/internal/catchup"
-	"usher/internal/entitlements"
-	"usher/internal/inbox"
 	"usher/internal/logs"
-	"usher/internal/outbound"
 	"usher/internal/sdnotify"
 	"usher/internal/secret"
 	"usher/internal/settings"
 	"usher/internal/version"
-	"usher/webhookgate"
 )
 
 // Config has everything that usher needs to run.
@@ -65,31 +57,6 @@ func Run(ctx context.Context, c Config) error {
 	return u.Run(ctx)
 }
 
-// Usher is the running program: its listeners, and the parts behind them. A part that is off is nil, and so
-// is its listener.
-type Usher struct {
-	settings *settings.Settings
-	log      *slog.Logger
-	running  atomic.Bool
-	stopping atomic.Bool
-	systemd  *sdnotify.Notifier // nil if systemd did not start usher
-
-	outbound  *outbound.Outbound
-	counts    []portCounts // of its ports, in the same order
-	gate      *webhookgate.Gate
-	decisions *admin.Decisions       // the gate's last decisions
-	catchUp   *catchup.CatchUp       // nil: there is none
-	inbox     *inbox.Inbox           // nil if usher passes webhooks through
-	book      *entitlements.Book     // what tenants may use; nil if there is no inbox
-	answers   func() metrics.Answers // of the entitlements port; nil: it is off
-
-	listeners            []*listener // all but the admin port's; those of outbound first, in the order of its ports
-	gateListener         *listener
-	entitlementsListener *listener
-	adminListener        *listener // nil: that port is off
-	admin                *admin.Handler
-}
-
 // Open builds usher and binds all its listeners. If one of sockets has the address of a listener, the
 // listener uses that socket instead of a new one.
 func Open(s *settings.Settings, log *slog.Logger, sockets ...net.Listener) (*Usher, error) {
@@ -103,23 +70,6 @@ func Open(s *settings.Settings, log *slog.Logger, sockets ...net.Listener) (*Ush
 		return nil, err
 	}
 	return u, nil
-}
-
-// Addresses are the addresses of a running usher: http://host:port, or unix:/path. Those of parts that are
-// off are empty.
-type Addresses struct{ Calls, Webhooks, Entitlements, Admin string }
-
-// Addresses returns the addresses of an open usher. Calls is that of the main port.
-func (u *Usher) Addresses() Addresses {
-	a := Addresses{
-		Webhooks:     u.gateListener.url(),
-		Entitlements: u.entitlementsListener.url(),
-		Admin:        u.adminListener.url(),
-	}
-	if u.outbound != nil {
-		a.Calls = u.listeners[0].url()
-	}
-	return a
 }
 
 func (u *Usher) listen(sockets []net.Listener) error {
@@ -146,13 +96,6 @@ func (u *Usher) listen(sockets []net.Listener) error {
 		l.attach(socket, u.log.With("listener", l.name))
 	}
 	return nil
-}
-
-func (u *Usher) allListeners() []*listener {
-	if u.adminListener == nil {
-		return u.listeners
-	}
-	return append([]*listener{u.adminListener}, u.listeners...)
 }
 
 // Run serves until ctx ends or a signal arrives. Then it shuts down in order or, on a second signal, at once.
@@ -319,15 +262,6 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 		last, cancel := context.WithTimeout(atOnce, time.Second)
 		defer cancel()
 		u.adminListener.close(last)
-	}
-}
-
-func (u *Usher) closeInbox() {
-	if u.inbox == nil {
-		return
-	}
-	if err := u.inbox.Close(); err != nil {
-		u.log.Error("the inbox could not be closed", "err", err)
 	}
 }
 
