@@ -5,60 +5,17 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	"usher/internal/guard"
 	"usher/internal/logs"
-	"usher/internal/wire"
-	"usher/tokens"
 )
-
-// Config is what a local port needs to know.
-type Config struct {
-	Name   string         // in logs
-	Target *url.URL       // of the service's /graphql
-	Source *tokens.Source // provides the tokens
-	Hosts  *guard.Hosts   // the Host headers that are answered
-	Log    *slog.Logger   // gets a line for every failed call, at info or above
-
-	// Upstream carries the calls.
-	Upstream interface {
-		Do(*http.Request, wire.Call) (*http.Response, error)
-	}
-
-	// ReplayLimit is the largest request body that is kept for a second try after a 401. A larger one streams, and is
-	// sent once. ReplayMemory limits the memory of the kept bodies of all ports together.
-	ReplayLimit  int64
-	ReplayMemory *Memory
-
-	// Key returns the key that callers must send, or several separated by commas. Nil: no key
-	// is required. A func that returns the empty string lets no caller in.
-	Key func() string
-
-	// Started is called when a call begins, Finished when it has ended, with the status that the
-	// caller saw, and Replayed for each second try after a 401.
-	Started  func()
-	Finished func(status int, took time.Duration)
-	Replayed func()
-	// Failed is called for each call that failed because of usher or of the way to the service, with one
-	// of Failures. May be nil.
-	Failed func(reason string)
-}
-
-// Failures are the reasons that Config.Failed is called with: the codes of usher's own 5xx answers,
-// UNAUTHORIZED for a 401 of the service that a new token did not help against, and CUT_OFF for a call
-// that took longer than usher's shutdown.
-var Failures = [...]string{
-	tokenRejected, tokenUnavailable, upstreamUnreachable, upstreamTimeout, "UNAUTHORIZED", "CUT_OFF",
-}
 
 // path is the only path that usher sends to the service.
 const path = "/graphql"
@@ -74,10 +31,6 @@ const drainPatience = 5 * time.Second
 // arrive in one piece, and then head and body leave in one write. (Of an answer of unknown length
 // ReverseProxy passes each part on at once.)
 const flushPatience = 10 * time.Millisecond
-
-// statusGone is logged and counted if the caller hung up before the answer, or if usher cut the call
-// off. No caller ever gets it. (nginx uses the same number.)
-const statusGone = 499
 
 // Handler serves one local port.
 type Handler struct {
@@ -109,7 +62,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.cfg.Failed(reason)
 		}
 		h.cfg.Finished(out.status, took)
-		h.log(r, out, took, broken != nil)
+		h.cfg.log(r, out, took, broken != nil)
 		out.caller.end(r, h.drain)
 		if broken == nil {
 			endNormally(w, r)
@@ -127,7 +80,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if asksForToken(r) {
-		h.answerToken(out, r)
+		if p := h.cfg.answerToken(out, r, h.patience); p != nil {
+			h.answer(out, p)
+		}
 		return
 	}
 	// usher never switches protocols. So it drops an Upgrade header before ReverseProxy acts on it.
@@ -239,57 +194,6 @@ func (h *Handler) answer(out *outcome, p *problem) {
 	p.write(out)
 }
 
-// cutOff reports whether usher is shutting down and has cut the call off.
-func cutOff(r *http.Request) bool { return context.Cause(r.Context()) == guard.ErrCutOff }
-
-// outcome is the ResponseWriter of one call. It remembers what the caller saw.
-type outcome struct {
-	http.ResponseWriter
-	request *http.Request
-	caller  callerBody // its ReadCloser is nil if there is no body
-	status  int
-	problem *problem // of one of usher's own answers; otherwise nil
-}
-
-func (o *outcome) WriteHeader(status int) {
-	if status < 200 { // the answer is still to come
-		if o.request.ProtoAtLeast(1, 1) { // HTTP/1.0 has no 1xx
-			o.ResponseWriter.WriteHeader(status)
-		}
-		return
-	}
-	if o.status == 0 {
-		o.status = status
-	}
-	h := o.Header()
-	// A nil entry: net/http must not guess a type that the service did not send.
-	if h["Content-Type"] == nil {
-		h["Content-Type"] = nil
-	}
-	// To keep the connection, net/http would now read a part of the body and discard it. The
-	// service would get a body with a hole in it.
-	if o.caller.inTransit() {
-		h.Set("Connection", "close")
-	}
-	o.ResponseWriter.WriteHeader(status)
-}
-
-// failure returns which of Failures the call is, or nothing.
-func (o *outcome) failure() string {
-	switch {
-	case o.problem != nil && o.problem.status >= 500:
-		return o.problem.code
-	case o.problem == nil && o.status == http.StatusUnauthorized:
-		return "UNAUTHORIZED"
-	case o.problem == nil && cutOff(o.request):
-		return "CUT_OFF"
-	}
-	return ""
-}
-
-// Unwrap is for http.ResponseController.
-func (o *outcome) Unwrap() http.ResponseWriter { return o.ResponseWriter }
-
 // buffers is ReverseProxy's pool of buffers for copying answers. They are as large as Linux's default
 // receive buffer, and four times as large as ReverseProxy's own: an answer of 100 KB needs 9 system
 // calls instead of 16.
@@ -297,5 +201,6 @@ type buffers struct{}
 
 var bufferPool = sync.Pool{New: func() any { return new([128 << 10]byte) }}
 
-func (buffers) Get() []byte  { return bufferPool.Get().(*[128 << 10]byte)[:] }
+func (buffers) Get() []byte { return bufferPool.Get().(*[128 << 10]byte)[:] }
+
 func (buffers) Put(b []byte) { bufferPool.Put((*[128 << 10]byte)(b)) }

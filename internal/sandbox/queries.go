@@ -43,7 +43,16 @@ func list[T any](ctx context.Context, scope, query string, all []*T, args pageAr
 }
 
 // queries resolves the fields of the schema's type Query.
-type queries struct{ *Billing }
+type queries struct{ *records }
+
+// records are what the service has stored.
+type records struct {
+	book *book
+	log  *webhookLog
+
+	// Platforms returns what is configured for the platforms; may be nil. Set it before serving.
+	Platforms func() []*Platform
+}
 
 type currentUser struct{ Scopes []string }
 
@@ -171,7 +180,7 @@ type Platform struct {
 }
 
 // platforms returns those of Platforms, and those that only a tenant's webhook names.
-func (b *Billing) platforms() []*Platform {
+func (b *records) platforms() []*Platform {
 	var all []*Platform
 	if b.Platforms != nil {
 		all = b.Platforms()
@@ -205,7 +214,7 @@ type provisioningChange struct {
 	CreatedAt, UpdatedAt *moment
 }
 
-func (b *Billing) tenants() []*tenantNode {
+func (b *records) tenants() []*tenantNode {
 	platforms := b.platforms()
 	var all []*tenantNode
 	for _, t := range b.book.list() {

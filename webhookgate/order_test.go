@@ -1,9 +1,0 @@
-package webhookgate
-
-import (
-	"testing"
-
-	"usher/internal/testkit"
-)
-
-func TestFilesInOrder(t *testing.T) { testkit.FilesInOrder(t, ".") }
