@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -19,86 +20,79 @@ import (
 	"testing"
 )
 
-// FilesInOrder fails t if the files of the package in dir (without its tests) use each other in a circle: then they
-// can be read in no order. A file uses another one if it names something that is declared there: a function, type,
-// variable, constant, method or field.
-func FilesInOrder(t testing.TB, dir string) {
+// FilesInOrder fails t if the files of one of the packages in these folders (without its tests) use each other in a
+// circle: then they can be read in no order. A file uses another one if it names something that is declared there: a
+// function, type, variable, constant, method or field. A folder is written as "." or "../other".
+func FilesInOrder(t testing.TB, folders ...string) {
 	t.Helper()
-	uses := usesOfFiles(t, dir)
-	for _, file := range slices.Sorted(maps.Keys(uses)) {
-		var of []string
-		for _, other := range slices.Sorted(maps.Keys(uses[file])) {
-			of = append(of, fmt.Sprintf("%d of %s", len(uses[file][other]), other))
-		}
-		t.Logf("%-20s uses %s", file, cmp.Or(strings.Join(of, ", "), "no other file"))
+	type listed struct {
+		ImportPath, Dir, Export string
+		GoFiles                 []string
+		DepOnly                 bool
 	}
-	circle := circleOf(uses)
-	if circle == nil {
-		return
-	}
-	var steps []string
-	for i, file := range circle {
-		next := circle[(i+1)%len(circle)]
-		names := slices.Sorted(maps.Keys(uses[file][next]))
-		steps = append(steps, fmt.Sprintf("%s uses %s of %s", file, strings.Join(names, ", "), next))
-	}
-	t.Errorf("the files of %s use each other in a circle:\n\t%s", dir, strings.Join(steps, "\n\t"))
-}
-
-// usesOfFiles returns, for each file, the names that it uses of each other file.
-func usesOfFiles(t testing.TB, dir string) map[string]map[string]map[string]bool {
-	t.Helper()
-	// The compiler has written down the types of all imported packages, go list says where.
-	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,GoFiles,DepOnly", ".")
-	list.Dir, list.Stderr = dir, os.Stderr
+	// The compiler has written down the types of all imported packages; go list says where.
+	list := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly"}, folders...)...)
+	list.Stderr = os.Stderr
 	out, err := list.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
 	exports := make(map[string]string)
-	var path string
-	var names []string
-	for decoder := json.NewDecoder(strings.NewReader(string(out))); decoder.More(); {
-		var p struct {
-			ImportPath, Export string
-			GoFiles            []string
-			DepOnly            bool
-		}
+	var packages []listed
+	for decoder := json.NewDecoder(bytes.NewReader(out)); decoder.More(); {
+		var p listed
 		if err := decoder.Decode(&p); err != nil {
 			t.Fatal(err)
 		}
 		exports[p.ImportPath] = p.Export
 		if !p.DepOnly {
-			path, names = p.ImportPath, p.GoFiles
+			packages = append(packages, p)
 		}
 	}
-
 	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	for _, p := range packages {
+		uses, err := usesOfFiles(fset, imports, p.ImportPath, p.Dir, p.GoFiles)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range slices.Sorted(maps.Keys(uses)) {
+			var of []string
+			for _, other := range slices.Sorted(maps.Keys(uses[file])) {
+				of = append(of, fmt.Sprintf("%d of %s", len(uses[file][other]), other))
+			}
+			t.Logf("%s: %-20s uses %s", p.ImportPath, file, cmp.Or(strings.Join(of, ", "), "no other file"))
+		}
+		circle := circleOf(uses)
+		for i, file := range circle {
+			next := circle[(i+1)%len(circle)]
+			names := slices.Sorted(maps.Keys(uses[file][next]))
+			t.Errorf("%s: a circle of files: %s uses %s of %s", p.ImportPath, file, strings.Join(names, ", "), next)
+		}
+	}
+}
+
+// usesOfFiles returns, for each file of a package, the names that it uses of each other file.
+func usesOfFiles(fset *token.FileSet, imports types.Importer, path, dir string, names []string) (map[string]map[string]map[string]bool, error) {
 	uses := make(map[string]map[string]map[string]bool)
 	var files []*ast.File
 	for _, name := range names {
 		file, err := parser.ParseFile(fset, filepath.Join(dir, name), nil, parser.SkipObjectResolution)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		files = append(files, file)
 		uses[name] = make(map[string]map[string]bool)
 	}
-	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		return os.Open(exports[path])
-	})}
 	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
-	pkg, err := config.Check(path, fset, files, info)
+	pkg, err := (&types.Config{Importer: imports}).Check(path, fset, files, info)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	fileOf := func(pos token.Pos) string { return filepath.Base(fset.Position(pos).Filename) }
 	for id, used := range info.Uses {
-		if used.Pkg() != pkg {
-			continue
-		}
 		from, to := fileOf(id.Pos()), fileOf(used.Pos())
-		if _, isImport := used.(*types.PkgName); isImport || from == to {
+		if _, isImport := used.(*types.PkgName); isImport || used.Pkg() != pkg || from == to {
 			continue
 		}
 		if uses[from][to] == nil {
@@ -106,7 +100,7 @@ func usesOfFiles(t testing.TB, dir string) map[string]map[string]map[string]bool
 		}
 		uses[from][to][used.Name()] = true
 	}
-	return uses
+	return uses, nil
 }
 
 // circleOf returns the shortest circle: each of its files uses the next one, and the last one the first.
