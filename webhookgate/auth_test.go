@@ -137,25 +137,15 @@ func strangers() map[string]func() *http.Request {
 		return func() *http.Request { return httptest.NewRequest("POST", "/webhooks/"+s, strings.NewReader("{}")) }
 	}
 	fill := func(s string) string { return strings.Repeat(s, room/len(s)) }
-	basic := func(n int) string {
-		return "Basic " + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(":", n)))
-	}
 	return map[string]func() *http.Request{
-		"a small one":                  path("wrong"),
-		"a path of escapes":            path(fill("%41")),
-		"a path of bad escapes":        func() *http.Request { r := path("x")(); r.URL.RawPath = "/webhooks/" + fill("%4"); return r },
-		"a long path":                  path(fill("a")),
-		"many segments":                path(fill("a/")),
-		"a long token":                 header("X-Webhook-Token", fill("a"), 1),
-		"many tokens":                  header("X-Webhook-Token", "a", room/20),
-		"many tokens of the length":    header("X-Webhook-Token", "a secret of the sender'z", room/42),
-		"a long password":              header("Authorization", basic(room*3/4), 1),
-		"many passwords":               header("Authorization", basic(3), room/27),
-		"many passwords of the length": header("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(":a secret of the sender'z")), room/57),
-		"many bearers":                 header("Authorization", "Bearer a", room/25),
-		"a long signature":             header("X-Signature", fill("a"), 1),
-		"a padded signature":           header("X-Signature", fill("="), 1),
-		"a long traceparent":           header("Traceparent", fill("0-"), 1),
+		"a path of escapes":  path(fill("%41")),
+		"many segments":      path(fill("a/")),
+		"a long token":       header("X-Webhook-Token", fill("a"), 1),
+		"many tokens":        header("X-Webhook-Token", "a secret of the sender'z", room/42),
+		"a long password":    header("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(strings.Repeat(":", room*3/4))), 1),
+		"a long signature":   header("X-Signature", fill("a"), 1),
+		"a padded signature": header("X-Signature", fill("="), 1),
+		"a long traceparent": header("Traceparent", fill("0-"), 1),
 	}
 }
 
@@ -171,8 +161,7 @@ func strangersGate(tb testing.TB, name string) *Gate {
 }
 
 // What a stranger sends is compared by its length before anything of it is decoded, split or
-// hashed: a request as large as it may be takes hardly more memory than a small one. (It took
-// 20,000 allocations and 20 ms; see BenchmarkStrangers for the time.)
+// hashed: a request as large as it may be takes hardly more memory than a small one.
 func TestStrangersCostLittle(t *testing.T) {
 	for name, make := range strangers() {
 		g, r := strangersGate(t, name), make()
