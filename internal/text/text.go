@@ -87,9 +87,8 @@ var plainWord = regexp.MustCompile(`^[\w./][\w./:,+@%-]*$`)
 // stands in double quotes.
 var inQuotes = strings.NewReplacer(`'`, `'"'"'`, `\`, `'"\\"'`)
 
-// Quote returns a word as part of a command line that people copy into a shell. Senders choose the codes of
-// tenants and features, so a word may hold a command of its own. Quote does not hide characters that cannot be
-// seen: a terminal may act on those before the shell reads them, so use it for words that have none.
+// Quote returns a word as part of a command line that people copy into a shell: senders choose the codes of tenants,
+// which may hold a command of their own. It does not hide characters that cannot be seen: see Visible.
 func Quote(word string) string {
 	if plainWord.MatchString(filepath.ToSlash(word)) { // the backslash of a path on Windows, too
 		return word
@@ -115,9 +114,8 @@ const malformed = "malformed MIME header"
 // traceparent matches version "-" trace-id "-" parent-id "-" flags. Later versions may add fields.
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$`)
 
-// TraceID returns the trace id of the traceparent header (W3C Trace Context, section 3.2). With it in
-// the log, people find usher's lines beside those of other programs. TraceID returns 32 hex digits, or
-// an empty string.
+// TraceID returns the trace id of the traceparent header (W3C Trace Context, section 3.2): 32 hex digits, or an empty
+// string. With it in the log, people find usher's lines beside those of other programs.
 func TraceID(h http.Header) string {
 	if m := traceparent.FindStringSubmatch(h.Get("Traceparent")); m != nil {
 		return m[1]
