@@ -99,8 +99,13 @@ func TestCallAnswers(t *testing.T) {
 // The sandbox refuses in each of the service's ways, and usher's own calls notice each: catch-up and 'usher check' use
 // no other.
 func TestRefusalsOfTheSandbox(t *testing.T) {
-	billing := sandbox.NewBilling(sandbox.Client{ID: "demo", Secret: "t0psecret", Scopes: []string{"workflow:read"}})
-	c := caller(t, billing.ServeHTTP, billing.ServeHTTP)
+	box, err := sandbox.Open(sandbox.Config{Listen: "127.0.0.1:0", ReceiverListen: "off"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer box.Close()
+	box.EditClient(sandbox.ClientID, func(c *sandbox.Client) { c.Secret, c.Scopes = "t0psecret", []string{"workflow:read"} })
+	c := caller(t, box.ServeHTTP, box.ServeHTTP)
 	for query, want := range map[string]string{
 		"{ webhookEvents(first: 1) { nodes { id } } }":                                                      "",
 		"{ webhookEvents { nodes { secrets } } }":                                                           "secrets",       // an error of the schema
@@ -118,10 +123,24 @@ func TestRefusalsOfTheSandbox(t *testing.T) {
 			t.Errorf("%s: refused: %v, %v", query, refused, err)
 		}
 	}
-	billing.FailGraphQL(sandbox.Fault{Status: 503}) // an outage is no refusal
-	_, err := c.Call(t.Context(), "{ webhookEvents { nodes { id } } }", nil, new(map[string]any))
-	if _, refused := errors.AsType[outbound.CallRefusedError](err); err == nil || refused {
-		t.Errorf("503: %v", err)
+	for _, failure := range []struct {
+		part    string
+		status  int
+		want    string
+		refused bool
+	}{
+		{"graphql", 200, "made by usher sandbox", true},
+		{"log", 200, "Missing required permission: workflow:read", true},
+		{"graphql", 403, "403", true},
+		{"graphql", 500, "500", false}, // an outage is no refusal
+	} {
+		if err := errors.Join(box.Fail(sandbox.Failure{Part: "off"}), box.Fail(sandbox.Failure{Part: failure.part, Status: failure.status})); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Call(t.Context(), "{ webhookEvents { nodes { id } } }", nil, new(map[string]any))
+		if _, refused := errors.AsType[outbound.CallRefusedError](err); err == nil || !strings.Contains(err.Error(), failure.want) || refused != failure.refused {
+			t.Errorf("%+v: %v, refused: %v", failure, err, refused)
+		}
 	}
 }
 
