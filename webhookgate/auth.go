@@ -59,8 +59,7 @@ func wrongToken() *answer {
 	return reject(http.StatusUnauthorized, "the token is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 
-// unescaped decodes the escapes of an address. Unlike url.PathUnescape it accepts any text, and
-// leaves what is not a valid escape as it is.
+// unescaped decodes the escapes of an address. Unlike url.PathUnescape it leaves what is no valid escape as it is.
 func unescaped(s string) string {
 	before, after, found := strings.Cut(s, "%")
 	if !found {
@@ -80,8 +79,8 @@ func unescaped(s string) string {
 // maxUser is how long the user name of Basic auth may be; usher does not use it.
 const maxUser = 1 << 10
 
-// headerSecrets returns the secrets in the headers. Strangers send them, too, so it does not decode
-// a value that is too long to be a good secret: that would cost usher more than the stranger.
+// headerSecrets returns the secrets in the headers. It does not decode a value that is too long to be a good secret:
+// that would cost usher more than the stranger who sends it.
 func headerSecrets(r *http.Request, longest int) []string {
 	presented := []string{r.Header.Get(tokenHeader), guard.Bearer(r.Header)}
 	if len(r.Header.Get("Authorization")) <= len("Basic ")+base64.StdEncoding.EncodedLen(maxUser+1+longest) {

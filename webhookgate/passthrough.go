@@ -81,19 +81,19 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.active[w.Lane]
-	if l == nil {
-		held, ok := p.memory.Get(w.Lane)
-		if ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window {
-			return held, nil, true // held.ended does not change: the window does not slide
-		}
-		l = new(lane)
-		p.active[w.Lane] = l
-	} else if p.dedups(w) && l.tail.digest == w.Digest {
+	held, _ := p.memory.Get(w.Lane)
+	switch {
+	case l != nil && p.dedups(w) && l.tail.digest == w.Digest:
 		// Compare with the tail only. If w equals a snapshot further ahead, a different snapshot is
 		// between the two, and w undoes that one.
 		return l.tail, nil, true
-	} else if l.waiting >= maxWaiting {
+	case l != nil && l.waiting >= maxWaiting:
 		return nil, nil, false
+	case l == nil && held != nil && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window:
+		return held, nil, true // held.ended does not change: the window does not slide
+	case l == nil:
+		l = new(lane)
+		p.active[w.Lane] = l
 	}
 	t, before = &turn{digest: w.Digest, done: make(chan struct{})}, l.tail
 	l.tail = t

@@ -36,16 +36,13 @@ type Webhook struct {
 	// entitlements only.
 	Receiver *receiver.Receiver
 
-	// State is what an inbox stores of a snapshot. The gate sets it for Config.Store, from the value that it has
-	// validated: a body is parsed only once, and what waits to be stored is small, whatever the shape of the body.
+	// State is what an inbox stores of a snapshot. The gate sets it for Config.Store: a body is parsed only once.
 	// Nil: parse Body if you need it.
 	State *snapshot.Stored
 }
 
-// A LaneName names a queue: that of a tenant or, if a webhook names no tenant, that of its platform and
-// type. In a queue webhooks wait for each other, which costs only time: that two webhooks are in the
-// same lane is never a reason to drop one. All webhooks of a lane go to the same receiver, because
-// they have the same platform.
+// A LaneName names a queue: that of a tenant or, if a webhook names no tenant, that of its platform and type. All
+// webhooks of a lane go to the same receiver, because they have the same platform.
 type LaneName struct {
 	Platform, Tenant string
 	Type             string // empty if there is a tenant
