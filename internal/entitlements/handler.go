@@ -61,10 +61,8 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 	return a, err
 }
 
-// guard returns why a request may not pass, or nil. It reads nothing of the body.
-//
-// A web server asks /v1/check for each of its visitors, and may send the visitor's own headers.
-// So headers of a browser do not count there, and Authorization is the visitor's if the web
+// guard returns why a request may not pass, or nil. A web server asks /v1/check for each of its visitors, and may send
+// the visitor's own headers. So headers of a browser do not count there, and Authorization is the visitor's if the web
 // server sends its own key in X-Usher-Key.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, to target) error {
 	switch {

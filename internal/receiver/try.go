@@ -160,9 +160,8 @@ func (t Try) Result() string {
 		return "status"
 	case t.TimedOut():
 		return "timeout"
-	default:
-		return "error"
 	}
+	return "error"
 }
 
 // Why returns a sentence for the sender that says why a try failed. It does not quote network errors,

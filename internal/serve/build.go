@@ -222,13 +222,9 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	a := &u.settings.Admin
 	cfg := admin.Config{
-		Hosts:     guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
-		Token:     a.Token.Getter(),
-		ReadToken: a.ReadToken.Getter(),
-		Health:    u.health,
-		Metrics:   metrics.Handler(),
-		Version:   version.Number(),
-		Log:       u.log,
+		Hosts: guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
+		Token: a.Token.Getter(), ReadToken: a.ReadToken.Getter(),
+		Health: u.health, Metrics: metrics.Handler(), Version: version.Number(), Log: u.log,
 	}
 	if u.outbound != nil {
 		cfg.Ports = u.portStates
@@ -307,12 +303,9 @@ func (u *Usher) portStates() []status.Port {
 func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
 	state := &status.Gate{
-		Address:   u.gateListener.url() + w.Path,
-		Tries:     make(map[string]metrics.RecentTries),
-		Decisions: m.Hour(),
-		Questions: m.Questions(),
+		Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries),
+		Decisions: m.Hour(), Questions: m.Questions(), FailedChecks: m.FailedChecks(),
 	}
-	state.FailedChecks = m.FailedChecks()
 	if u.catchUp != nil {
 		c := u.catchUp.State()
 		state.CatchUp = &status.CatchUp{

@@ -131,8 +131,7 @@ func (u *Usher) Run(ctx context.Context) error {
 	}
 	running.Go(func() { u.systemd.Watch(background) })
 	// For a service manager usher is ready when it listens, not when it has a token: otherwise the
-	// manager would restart usher during an outage of the billing service, which does not help. /readyz
-	// says whether there is a token.
+	// manager would restart usher during an outage of the billing service, which does not help.
 	u.notify(u.systemd.Ready)
 	var err error
 	select {
