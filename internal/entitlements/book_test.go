@@ -299,21 +299,6 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// If nobody else writes to the store, what is held needs no store.
-func TestOutageOfAFile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := new(fakeStore)
-		f.set("eu", "a", 1)
-		b := NewBook(f.snapshots, false)
-		expect(t, b, "a", "eu#1")
-		f.slow(0, 0, errors.New("broken"))
-		time.Sleep(time.Hour)
-		expect(t, b, "a", "eu#1")
-		expect(t, b, "b", "error: the inbox cannot be read: broken")
-		expect(t, b, "a", "eu#1")
-	})
-}
-
 // A caller that hangs up waits no longer, and does not fail the others.
 func TestCallerHangsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

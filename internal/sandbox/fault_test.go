@@ -37,19 +37,6 @@ func TestFaultAnswers(t *testing.T) {
 	}
 }
 
-func TestFaultDelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := NewBilling(testClient())
-		start := time.Now()
-		b.FailTokens(Fault{Delay: 3 * time.Second})
-		tok := getToken(t, b)
-		if took := time.Since(start); took != 3*time.Second || tok.CreatedAt != time.Now().Unix() {
-			t.Errorf("answered after %v, created %d", took, tok.CreatedAt)
-		}
-		wantAccess(t, b, tok.AccessToken, "")
-	})
-}
-
 func TestFaultHangEndsWithTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBilling(testClient())

@@ -71,18 +71,6 @@ func TestControl(t *testing.T) {
 	}
 }
 
-func TestControlWithoutReceiver(t *testing.T) {
-	s := opened(t, "off")
-	for target, body := range map[string]string{"/sandbox/send": `{"tenant":"acme"}`, "/sandbox/fail": `{"part":"receiver","status":500}`} {
-		if w := post(s, target, "", body); w.Code/100 != 4 || !strings.Contains(w.Body.String(), "--") {
-			t.Errorf("%s: %d %s", target, w.Code, w.Body)
-		}
-	}
-	if err := s.Fail(Failure{Part: "off"}); err != nil {
-		t.Error(err)
-	}
-}
-
 // A failing part answers with the published body, if there is one, and fails no longer than it should.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

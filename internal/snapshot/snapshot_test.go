@@ -132,19 +132,6 @@ func TestUnreadableFeature(t *testing.T) {
 	}
 }
 
-// What the gate never lets through, and a damaged record may hold.
-func TestReadNonsense(t *testing.T) {
-	for _, body := range []string{
-		"", "{", "nonsense", string(webhook(`{"features":[]}`)) + "{}", "\x00", "null", "5", "[]", `{"payload":5}`,
-		`{"payload":{"change":[{"features":[{"code":"a"}]}]}}`, `{"payload":{"change":{"features":[{"code":"\xff"}]}}}`,
-	} {
-		s := Read([]byte(body))
-		if s.Change = nil; !reflect.DeepEqual(s, Snapshot{}) {
-			t.Errorf("%q: %+v", body, s)
-		}
-	}
-}
-
 // Listed means enabled: no date and no state of a subscription decides anything.
 func TestDatesAndStatesDecideNothing(t *testing.T) {
 	for _, subscriptions := range []string{
