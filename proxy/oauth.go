@@ -15,10 +15,9 @@ import (
 	"usher/internal/guard"
 )
 
-// Some client libraries fetch a token themselves, with the client ID and the secret that they were given. usher
-// answers them itself: what it hands out opens this port, and nothing else. The service is not asked. What a
-// caller sends here may be the service's real secret, which usher may not know, so nothing of it is logged,
-// kept or put into an answer.
+// Some client libraries fetch a token themselves. usher answers them: what it hands out opens this port, and nothing
+// else. What a caller sends here may be the service's real secret, so nothing of it is logged, kept or put into an
+// answer.
 
 const (
 	tokenPath = "/oauth/token"

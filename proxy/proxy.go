@@ -17,20 +17,21 @@ import (
 	"usher/internal/logs"
 )
 
-// path is the only path that usher sends to the service.
-const path = "/graphql"
+const (
+	// path is the only path that usher sends to the service.
+	path = "/graphql"
 
-// bodyPatience is how long usher waits for the next bytes of a caller's body.
-const bodyPatience = 30 * time.Second
+	// bodyPatience is how long usher waits for the next bytes of a caller's body.
+	bodyPatience = 30 * time.Second
 
-// drainPatience is how long a caller has to send the rest of a request that is already answered.
-// net/http reads that rest, and would wait for it without a limit.
-const drainPatience = 5 * time.Second
+	// drainPatience is how long a caller has to send the rest of a request that is already answered.
+	// net/http reads that rest, and would wait for it without a limit.
+	drainPatience = 5 * time.Second
 
-// flushPatience is how long usher holds back a part of an answer of known length. Most answers
-// arrive in one piece, and then head and body leave in one write. (Of an answer of unknown length
-// ReverseProxy passes each part on at once.)
-const flushPatience = 10 * time.Millisecond
+	// flushPatience is how long usher holds back a part of an answer of known length. Most answers
+	// arrive in one piece, and then head and body leave in one write.
+	flushPatience = 10 * time.Millisecond
+)
 
 // Handler serves one local port.
 type Handler struct {
@@ -194,9 +195,8 @@ func (h *Handler) answer(out *outcome, p *problem) {
 	p.write(out)
 }
 
-// buffers is ReverseProxy's pool of buffers for copying answers. They are as large as Linux's default
-// receive buffer, and four times as large as ReverseProxy's own: an answer of 100 KB needs 9 system
-// calls instead of 16.
+// buffers is ReverseProxy's pool of buffers for copying answers. They are as large as Linux's default receive buffer:
+// an answer of 100 KB needs 9 system calls instead of 16.
 type buffers struct{}
 
 var bufferPool = sync.Pool{New: func() any { return new([128 << 10]byte) }}

@@ -39,8 +39,7 @@ type Source struct {
 	log    *slog.Logger
 
 	// Fetched is called with the outcome of each request to the token endpoint, and EarlyRevoked for
-	// each token that the service has refused long before its end. Set them before Run, or leave
-	// them as they are: then they do nothing.
+	// each token that the service has refused long before its end. Set them before Run.
 	Fetched      func(*Token, error)
 	EarlyRevoked func()
 
@@ -143,15 +142,10 @@ func (s *Source) step(now time.Time) time.Duration {
 	return longestSleep
 }
 
-// Token returns the current token. If it is valid and the service has not refused it, Token neither
-// waits nor locks nor allocates.
-//
-// If there is no valid token, Token waits for the refresh in progress, until ctx ends but for ten
-// seconds at most. While usher waits until it may ask a failing endpoint again, Token returns a
-// *NoTokenError at once.
-//
-// If the service has refused the token, a refresh is about to replace it. Token waits two seconds
-// for the new one, and then returns the refused one, which may still work.
+// Token returns the current token. If it is valid and the service has not refused it, Token neither waits nor locks nor
+// allocates. If there is no valid token, Token waits for the refresh in progress, ten seconds at most. While usher waits
+// until it may ask a failing endpoint again, Token returns a *NoTokenError at once. If the service has refused the
+// token, Token waits two seconds for the new one, and then returns the refused one, which may still work.
 func (s *Source) Token(ctx context.Context) (*Token, error) {
 	if t := s.current.Load(); t != nil && t.valid(time.Now()) && !t.refused.Load() {
 		return t, nil
