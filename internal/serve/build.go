@@ -307,11 +307,7 @@ func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 		Decisions: m.Hour(), Questions: m.Questions(), FailedChecks: m.FailedChecks(),
 	}
 	if u.catchUp != nil {
-		c := u.catchUp.State()
-		state.CatchUp = &status.CatchUp{
-			Failed: c.Failed, Refused: c.Refused, Since: c.Since, Elsewhere: c.Elsewhere, Shorter: c.Shorter,
-			Alone: c.Alone, AloneSince: c.AloneSince, Answer: c.Answer,
-		}
+		state.CatchUp = new(status.CatchUp(u.catchUp.State()))
 	}
 	if u.gateListener.cert != nil {
 		state.CertificateEnds = u.gateListener.certificateExpiry()
