@@ -32,9 +32,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	respond(w, to, a, err)
 }
 
-func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (reply, error) {
 	if err := h.guard(w, r, to); err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	if to.serve == nil {
 		usage := tenantPath + "TENANT, " + tenantPath + "TENANT/FEATURE, " +
@@ -43,7 +43,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 		if to.ofrep {
 			usage = flagsPath + " or " + flagsPath + "/KEY."
 		}
-		return answer{}, &problem{http.StatusNotFound, "NOT_FOUND", general, "Not found. Use " + usage}
+		return reply{}, &problem{http.StatusNotFound, "NOT_FOUND", general, "Not found. Use " + usage}
 	}
 	allow, ok := "GET, HEAD", r.Method == http.MethodGet || r.Method == http.MethodHead
 	if to.ofrep {
@@ -51,7 +51,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, to target) (ans
 	}
 	if !ok {
 		w.Header().Set("Allow", allow)
-		return answer{}, &problem{http.StatusMethodNotAllowed, "METHOD_REFUSED", general, "Use " + allow + " here."}
+		return reply{}, &problem{http.StatusMethodNotAllowed, "METHOD_REFUSED", general, "Use " + allow + " here."}
 	}
 	begin := time.Now()
 	a, err := to.serve(h, w, r, to)

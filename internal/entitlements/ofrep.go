@@ -87,27 +87,27 @@ func (a *Answer) evaluateAll() []flagBody {
 	return all
 }
 
-func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
+func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (reply, error) {
 	tenant, platform, err := readContext(w, r)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, platform)
 	flag, enabled := a.evaluate(*to.feature)
 	h.count(err, enabled)
-	return answer{http.StatusOK, flag}, err
+	return reply{http.StatusOK, flag}, err
 }
 
 // flags answers with all flags of a tenant, or 304 if the caller already has them.
-func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (answer, error) {
+func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (reply, error) {
 	tenant, platform, err := readContext(w, r)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, platform)
 	// A tenant that is not known has no flags: the program's own defaults apply.
 	if err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, errFeaturesUnknown) {
-		return answer{}, err
+		return reply{}, err
 	}
 	body := guard.Encode(map[string][]flagBody{"flags": a.evaluateAll()})
 	sum := sha256.Sum256(body)
@@ -115,10 +115,10 @@ func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (answe
 	w.Header().Set("ETag", tag)
 	for known := range strings.SplitSeq(strings.Join(r.Header.Values("If-None-Match"), ","), ",") {
 		if strings.TrimPrefix(strings.TrimSpace(known), "W/") == tag {
-			return answer{http.StatusNotModified, nil}, nil
+			return reply{http.StatusNotModified, nil}, nil
 		}
 	}
-	return answer{http.StatusOK, body}, nil
+	return reply{http.StatusOK, body}, nil
 }
 
 const (

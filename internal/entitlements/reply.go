@@ -41,8 +41,8 @@ type Handler struct {
 	quiet rate.Sometimes // callers may ask a thousand times a second: one log line is enough
 }
 
-// An answer is a successful one. Headers of its own are already set.
-type answer struct {
+// A reply is an answer with a 2xx or a 304. Headers of its own are already set.
+type reply struct {
 	status int
 	body   any // nil for none
 }
@@ -54,7 +54,7 @@ func unanswered(err error) bool {
 
 // target is what the path of a request asks for.
 type target struct {
-	serve func(*Handler, http.ResponseWriter, *http.Request, target) (answer, error) // nil for an unknown path
+	serve func(*Handler, http.ResponseWriter, *http.Request, target) (reply, error) // nil for an unknown path
 	// changes: the path is /v1/changes. It is no question about a tenant, and may wait for long.
 	changes bool
 	check   bool // the path is /v1/check
@@ -134,7 +134,7 @@ func (h *Handler) count(err error, enabled bool) {
 }
 
 // respond writes an answer, or the problem that err is.
-func respond(w http.ResponseWriter, to target, a answer, err error) {
+func respond(w http.ResponseWriter, to target, a reply, err error) {
 	// A cached answer would keep a customer locked out, or let in.
 	w.Header().Set("Cache-Control", "no-store")
 	if err != nil {
@@ -144,11 +144,11 @@ func respond(w http.ResponseWriter, to target, a answer, err error) {
 		}
 		switch {
 		case !to.ofrep:
-			a = answer{p.status, map[string]map[string]string{"error": {"code": p.code, "message": p.message}}}
+			a = reply{p.status, map[string]map[string]string{"error": {"code": p.code, "message": p.message}}}
 		case p.status == http.StatusConflict: // the protocol has no 409
-			a = answer{http.StatusBadRequest, flagError{to.feature, p.ofrep, p.message}}
+			a = reply{http.StatusBadRequest, flagError{to.feature, p.ofrep, p.message}}
 		default:
-			a = answer{p.status, flagError{to.feature, p.ofrep, p.message}}
+			a = reply{p.status, flagError{to.feature, p.ofrep, p.message}}
 		}
 	}
 	if a.body == nil {
