@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caarlos0/env/v11"
+
 	"usher/internal/secret"
 	"usher/internal/signature"
 	"usher/internal/text"
@@ -101,44 +103,48 @@ func (r *reader) read(variables []Variable, index string) {
 	}
 }
 
-// parse sets a field to what value says. want says what a value of the field's type is.
+// parse sets a field to what value says. want says what a value of the field's type is. Package env reads variables into
+// structs, so it gets a struct with one field.
 func parse(value string, field any) (want string, err error) {
-	switch field := field.(type) {
-	case *string:
-		*field = value
-	case *bool:
-		want = "true or false"
-		*field, err = strconv.ParseBool(value)
-	case *int:
-		want = "a whole number, up to 2147483647"
-		var n int64
-		n, err = strconv.ParseInt(value, 10, 32)
-		*field = int(n)
-	case *int64:
-		want = "a size in bytes, or with KiB, MiB or GiB, such as 1MiB"
-		*field, err = parseSize(value)
-	case *time.Duration:
-		want = "a duration that is not negative, such as 90s or 10m"
-		if *field, err = time.ParseDuration(value); *field < 0 {
+	if above, ok := field.(positive); ok {
+		want, err = parse(value, above.field)
+		if err == nil && reflect.ValueOf(above.field).Elem().Int() <= 0 {
 			err = strconv.ErrRange
 		}
-	case *[]string:
-		want = "a list, separated by commas"
-		*field, err = parseList(value)
-	case *slog.Level:
-		want = "debug, info, warn or error"
-		err = field.UnmarshalText([]byte(value))
-	case *signature.HMAC:
-		want = "sha1, sha256 or sha512"
-		*field, err = signature.ByName(value)
-	case positive:
-		want, err = parse(value, field.field)
-		want += ", above zero"
-		if err == nil && reflect.ValueOf(field.field).Elem().Int() <= 0 {
-			err = strconv.ErrRange
-		}
+		return want + ", above zero", err
 	}
-	return want, err
+	to := reflect.ValueOf(field).Elem()
+	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "Value", Type: to.Type(), Tag: `env:"VALUE"`}}))
+	options := env.Options{Environment: map[string]string{"VALUE": value}, FuncMap: parsers}
+	if err = env.ParseWithOptions(one.Interface(), options); err == nil {
+		to.Set(one.Elem().Field(0))
+	}
+	return expected[to.Type()], err
+}
+
+// parsers parse the types that package env does not know, or parses differently.
+var parsers = map[reflect.Type]env.ParserFunc{
+	reflect.TypeFor[int64]():          func(s string) (any, error) { return parseSize(s) },
+	reflect.TypeFor[[]string]():       func(s string) (any, error) { return parseList(s) },
+	reflect.TypeFor[signature.HMAC](): func(s string) (any, error) { return signature.ByName(s) },
+	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
+		d, err := time.ParseDuration(s)
+		if d < 0 {
+			err = strconv.ErrRange
+		}
+		return d, err
+	},
+}
+
+// expected describes, for problems, what a variable of each type should hold.
+var expected = map[reflect.Type]string{
+	reflect.TypeFor[bool]():           "true or false",
+	reflect.TypeFor[int]():            "a whole number, up to 2147483647",
+	reflect.TypeFor[int64]():          "a size in bytes, or with KiB, MiB or GiB, such as 1MiB",
+	reflect.TypeFor[time.Duration]():  "a duration that is not negative, such as 90s or 10m",
+	reflect.TypeFor[[]string]():       "a list, separated by commas",
+	reflect.TypeFor[slog.Level]():     "debug, info, warn or error",
+	reflect.TypeFor[signature.HMAC](): "sha1, sha256 or sha512",
 }
 
 // parseList parses values that are separated by commas. A list that is set but has no values is an error:

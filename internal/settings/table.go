@@ -22,7 +22,7 @@ type section struct {
 // A Variable is one setting. Everything about it is in this table, except how it depends on other settings.
 type Variable struct {
 	Name    string // with n in place of the index of a further port or receiver
-	field   any    // a pointer to the field that it fills; see parsers for the types
+	field   any    // a pointer to the field that it fills; see expected for the types
 	unset   string // what applies if it is not set: a default value in `backticks`, or a description
 	meaning string // a sentence or more, with code in `backticks`
 }
