@@ -119,6 +119,21 @@ func TestEverythingConfiguredMustPass(t *testing.T) {
 	}
 }
 
+// A secret is a part of what was sent, decoded or not: it is never longer.
+func FuzzAuthorization(f *testing.F) {
+	for _, s := range []string{"", "Bearer", "Bearer  a b ", "bearer\ta", "Basic YTpi", "Basic YTpi=", "BASIC :", "Digest a", "%41%4%zz%"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		secrets := headerSecrets(&http.Request{Header: http.Header{"Authorization": {s}}}, 10)
+		for _, secret := range append(secrets, unescaped(s)) {
+			if len(secret) > len(s) {
+				t.Errorf("%q holds the secret %q", s, secret)
+			}
+		}
+	})
+}
+
 // strangers are requests of senders who know no secret, each as costly as one can make it within
 // the 64 KiB of a head.
 func strangers() map[string]func() *http.Request {

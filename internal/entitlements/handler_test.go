@@ -441,3 +441,21 @@ func TestOutageInLog(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// A path is split as it was sent.
+func FuzzPath(f *testing.F) {
+	for _, path := range []string{"/v1/entitlements/a%2Fb/users", `/v1/entitlements/a%2Fb"/users`, "/v1/check", "/ofrep/v1/evaluate/flags/a/b%2Fc", "/v1/entitlements/%ff"} {
+		f.Add(path)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		to := parsePath(path)
+		if to.serve == nil {
+			return
+		}
+		ofTenant := strings.HasPrefix(path, tenantPath)
+		ofFeature := ofTenant && strings.Count(path, "/") == 4 || strings.HasPrefix(path, flagsPath+"/")
+		if (to.tenant != "") != ofTenant || (to.feature != nil) != ofFeature || ofFeature && *to.feature == "" {
+			t.Fatalf("%q is %+v", path, to)
+		}
+	})
+}

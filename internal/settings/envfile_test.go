@@ -86,3 +86,27 @@ func TestWithFiles(t *testing.T) {
 		t.Errorf("a line shows: %v", err)
 	}
 }
+
+// Whatever a file contains, the result is an error, or variables that are the same if a file with them is read again.
+func FuzzEnvFile(f *testing.F) {
+	for _, seed := range []string{"A=1\nB='2'\n", "export A=\"b c\"\r\n# comment\n", "\ufeffA=\x00", "=", "A==\"", "x", "A='\n'"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, content string) {
+		variables, err := parseEnvFile(content)
+		if err != nil {
+			return
+		}
+		var again strings.Builder
+		for _, kv := range variables {
+			name, value, ok := strings.Cut(kv, "=")
+			if !ok || !variableName.MatchString(name) || strings.Contains(kv, "\x00") {
+				t.Fatalf("%q is not a variable", kv)
+			}
+			again.WriteString(name + "='" + strings.ReplaceAll(value, "'", `'"'"'`) + "'\n")
+		}
+		if same, err := parseEnvFile(again.String()); err != nil || !slices.Equal(same, variables) {
+			t.Errorf("read again: %q, want %q: %v", same, variables, err)
+		}
+	})
+}

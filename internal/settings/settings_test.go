@@ -250,6 +250,22 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
+// Whatever a variable is called and holds, the result is a problem or settings.
+func FuzzSettings(f *testing.F) {
+	for _, kv := range []string{"USHER_LISTEN=unix:", "USHER_BASE_URL=https://[::1", "USHER_PORTS_0_LISTEN=:1", "USHER_WEBHOOK_RECEIVERS_0_=x", "==0"} {
+		f.Add(kv)
+	}
+	f.Fuzz(func(t *testing.T, kv string) {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasSuffix(name, "_FILE") {
+			return // would read the machine's files
+		}
+		s, err := Read(with("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", kv))
+		if (s == nil) == (err == nil) {
+			t.Fatalf("%v, %v", s, err)
+		}
+	})
+}
+
 func TestReceivers(t *testing.T) {
 	key := "whsec_a2V5"
 	s, err := Read([]string{

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -161,4 +162,25 @@ func TestTooMuchToRead(t *testing.T) {
 	if got := Between(nil, long); utf8.RuneCountInString(got[0]) != min(maxShown, 127)+len("+ ") {
 		t.Errorf("a long code: %q", got)
 	}
+}
+
+// Whatever the bodies are, the words are always the same, each in one line, and nothing changes from a body to itself.
+func FuzzBetween(f *testing.F) {
+	for _, tc := range cases {
+		f.Add([]byte(tc.previous), []byte(tc.next))
+	}
+	f.Fuzz(func(t *testing.T, previous, next []byte) {
+		words := Between(previous, next)
+		if again := Between(previous, next); !slices.Equal(words, again) {
+			t.Errorf("%q, then %q", words, again)
+		}
+		for _, line := range words {
+			if strings.ContainsFunc(line, func(c rune) bool { return !unicode.IsPrint(c) }) {
+				t.Errorf("%q", line)
+			}
+		}
+		if words := Between(next, next); len(next) > 0 && words != nil {
+			t.Errorf("against itself: %q", words)
+		}
+	})
 }

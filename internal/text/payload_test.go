@@ -1,6 +1,7 @@
 package text
 
 import (
+	"bytes"
 	"encoding/json"
 	"runtime"
 	"strings"
@@ -87,4 +88,24 @@ func TestJSONPayload(t *testing.T) {
 			t.Errorf("%s: %v, %d left out, %.100s", name, err, left, shown)
 		}
 	}
+}
+
+// What people see of JSON is that JSON, and programs always get JSON.
+func FuzzPayload(f *testing.F) {
+	for _, seed := range []string{`{"a":[1,{},"x\"]"],"b":null}`, nested(20, "1,2"), nested(maxDepth+1, ""), `[ ]`, "\xff", `{"\\":"\\\\"}`, " \n", "-1.5e+9"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		shown, left := Payload(body)
+		if value, _ := JSONPayload(body); !json.Valid(value) || !utf8.ValidString(shown) {
+			t.Fatalf("%q is shown as %q, and to programs as %q", body, shown, value)
+		}
+		var want, got bytes.Buffer
+		if left > 0 || !utf8.Valid(body) || json.Compact(&want, body) != nil {
+			return
+		}
+		if err := json.Compact(&got, []byte(shown)); err != nil || !bytes.Equal(want.Bytes(), got.Bytes()) {
+			t.Fatalf("%q is shown as %q", body, shown)
+		}
+	})
 }
