@@ -13,35 +13,20 @@ import (
 	"weak"
 
 	"usher/internal/guard"
+	"usher/internal/testkit/pipes"
 )
-
-// pipes is a listener whose connections are in memory, and hold nothing that nobody reads.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	c, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-func (p pipes) Close() error { close(p); return nil }
-func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
 // dialGate serves the gate as usher does, and returns a sender's connection.
 func dialGate(t *testing.T, g *Gate) net.Conn {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	srv, way := guard.NewServer(g, nil, log), make(pipes, 1)
+	srv, way := guard.NewServer(g, nil, log), make(pipes.Listener)
 	go srv.Serve(way)
-	here, there := net.Pipe()
-	way <- there
 	t.Cleanup(func() {
-		here.Close()
 		srv.Close()
 		time.Sleep(time.Second) // net/http waits half a second before it ends a connection that it has closed
 	})
-	return here
+	return way.Dial(t)
 }
 
 // A sender that does not read its answer takes no place from others, and usher holds nothing of its webhook.

@@ -2,40 +2,24 @@ package entitlements
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/internal/testkit/pipes"
 )
 
 // wired serves one connection in a synctest bubble, and returns its other end.
 func wired(t *testing.T, h http.Handler) net.Conn {
-	near, far := net.Pipe()
-	l := &single{conn: far}
+	l := make(pipes.Listener)
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	go func() { _ = server.Serve(l) }()
-	t.Cleanup(func() { near.Close(); server.Close() })
-	return near
+	t.Cleanup(func() { server.Close() })
+	return l.Dial(t)
 }
-
-// single is a listener of one connection.
-type single struct {
-	once sync.Once
-	conn net.Conn
-}
-
-func (l *single) Accept() (conn net.Conn, err error) {
-	err = errors.New("that was all")
-	l.once.Do(func() { conn, err = l.conn, nil })
-	return conn, err
-}
-
-func (l *single) Close() error   { return nil }
-func (l *single) Addr() net.Addr { return &net.TCPAddr{} }
 
 // ended closes a connection, and waits until the server has noticed.
 func ended(conn net.Conn) {
