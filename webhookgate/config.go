@@ -41,7 +41,7 @@ type Config struct {
 	Tries        int           // of one delivery, at most
 
 	// MaxInflight is how many webhooks may be in progress at once; further ones get 503. Each
-	// receiver may use an equal share. Questions have as many places of their own.
+	// receiver may use an equal share, but at least one. Questions have as many places of their own.
 	MaxInflight int
 
 	// Receivers take the webhooks. A webhook whose platform has no receiver is invalid, unless StoreUnclaimed is set:

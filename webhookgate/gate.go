@@ -33,12 +33,12 @@ type Gate struct {
 
 // New makes a Gate.
 func New(cfg Config) *Gate {
-	shares := max(1, len(cfg.Receivers.All())) // package settings has seen to it that there are more places than shares
+	shares := max(1, len(cfg.Receivers.All()))
 	g := &Gate{
 		cfg:     cfg,
 		parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
-		bodies:  bodies{limit: cfg.MaxBody * min(int64(cfg.MaxInflight), math.MaxInt64/cfg.MaxBody)},
-		places:  places{limit: cfg.MaxInflight / shares, taken: make(map[place]int)},
+		bodies:  bodies{limit: int64(cfg.MaxInflight) * min(cfg.MaxBody, math.MaxInt64/int64(max(1, cfg.MaxInflight)))},
+		places:  places{limit: max(1, cfg.MaxInflight/shares), taken: make(map[place]int)},
 		missed:  missed{report: cfg.Missed},
 	}
 	g.deliveries, g.cancel = context.WithCancel(context.Background())
