@@ -44,10 +44,6 @@ func checkCommand(ctx context.Context, p *Process) error {
 	}
 	answers := c.outbound != nil && len(c.outbound.Ports) > 0 && !c.failed
 	if s.GateOn() {
-		if ends := s.Webhook.TLSEnds; !ends.IsZero() && time.Now().After(ends) {
-			c.fail("certificate of the gate: it has expired, on %s; put a new one into "+
-				"USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE", ends.UTC().Format(time.DateOnly))
-		}
 		for _, r := range s.Webhook.Receivers.All() {
 			c.receiver(ctx, r)
 		}
@@ -199,7 +195,7 @@ func (c *checker) inbox(w *settings.Webhook, readOnly bool) {
 	case errors.Is(err, inbox.ErrInUse):
 		c.ok("inbox: a running usher has it open")
 	case err != nil:
-		c.fail("inbox: %v", settings.InboxError(err))
+		c.fail("inbox: USHER_WEBHOOK_INBOX: %v", err)
 	case readOnly:
 		c.ok("inbox: can be read")
 	default:

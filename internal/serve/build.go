@@ -164,7 +164,7 @@ func (u *Usher) buildInbox(m *metrics.Registry, gate *metrics.Gate) (err error) 
 		cfg.GateUp = func() bool { return u.running.Load() && !u.stopping.Load() }
 	}
 	if u.inbox, err = inbox.Open(cfg); err != nil {
-		return settings.InboxError(err)
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w", err)
 	}
 	return nil
 }

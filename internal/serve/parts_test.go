@@ -37,7 +37,7 @@ func TestGateAlone(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	wantReady(t, admin, "gate", 200, `{"problems":[],"ready":true}`)
-	wantReady(t, admin, "outbound", 404, `{"problems":["outbound is off; to switch it on, set USHER_BASE_URL"],"ready":false}`)
+	wantReady(t, admin, "outbound", 404, `{"problems":["outbound is off (to switch it on, set USHER_BASE_URL)"],"ready":false}`)
 	wantReady(t, admin, "entitlements", 404, `to switch it on, set USHER_ENTITLEMENTS_LISTEN`)
 	url := p.URL(t, "webhooks") + "/webhooks"
 	if status, _, answer := post(t, url+"/0ldtoken", snapshot("acme", 5)); status != 200 {
@@ -80,7 +80,7 @@ func TestOutboundAlone(t *testing.T) {
 	p.Ready(t)
 	admin := p.URL(t, "admin")
 	wantReady(t, admin, "outbound", 200, `"ready":true`)
-	wantReady(t, admin, "gate", 404, "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL")
+	wantReady(t, admin, "gate", 404, "the webhook gate is off (to switch it on, set USHER_WEBHOOK_FORWARD_URL")
 	_, metrics := get(t, admin+"/metrics")
 	if strings.Contains(metrics, "usher_webhook_") || strings.Contains(metrics, "usher_inbox_") || !strings.Contains(metrics, "usher_token_requests_total") {
 		t.Error(metrics)

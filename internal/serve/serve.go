@@ -90,8 +90,7 @@ func (u *Usher) listen(sockets []net.Listener) error {
 			socket, err = listen(l.addr)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: can't listen on %s: %w%s",
-				l.variable, l.addr, err, settings.ListenHint(l.variable, err))
+			return fmt.Errorf("%s: can't listen on %s: %w", l.variable, l.addr, err)
 		}
 		l.attach(socket, u.log.With("listener", l.name))
 	}

@@ -4,16 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
-	"syscall"
 	"unicode/utf8"
 
-	"usher/internal/inbox"
 	"usher/internal/secret"
 	"usher/internal/signature"
 )
@@ -115,17 +112,8 @@ func (r *reader) checkListen(name, value string) (reachable bool) {
 		}
 	}
 	if path, found := strings.CutPrefix(value, "unix:"); found {
-		most := len(syscall.RawSockaddrUnix{}.Path) - 1
-		switch {
-		case path == "":
+		if path == "" || path[0] == '@' { // an abstract socket has no mode that keeps other users out
 			r.invalid(name, want)
-		case path[0] == '@':
-			r.problem(name,
-				"is %q, but should hold the path of a file: an abstract socket has no mode that "+
-					"keeps other users out", value)
-		case len(path) > most:
-			r.invalid(name, fmt.Sprintf("%s; a socket's path has at most %d bytes, and this one %d",
-				want, most, len(path)))
 		}
 		return false
 	}
@@ -163,7 +151,7 @@ func (r *reader) readFile(name, path string, read func(string) ([]byte, error)) 
 		r.invalid(name, "the name of a file")
 		return nil
 	case err != nil:
-		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, userHint(err))
+		r.problem(name, "is %q, but should name a file that can be read: %v", path, err)
 		return nil
 	}
 	return data
@@ -181,36 +169,6 @@ func (r *reader) uniqueName(taken map[string]string, prefix, given, index string
 	}
 	taken[name] = prefix + "…"
 	return name
-}
-
-// ListenHint says what to do if usher cannot listen on the address in a variable.
-func ListenHint(variable string, err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("; another program uses this address, perhaps another usher: stop it, "+
-			"or set %s to another address", variable)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "; this machine does not have that address: use one that it has, 127.0.0.1, or 0.0.0.0 for all"
-	case errors.Is(err, fs.ErrNotExist):
-		return "; create the socket's folder first"
-	case errors.Is(err, fs.ErrPermission):
-		return userHint(err) + ": use a port above 1023, or a folder that this user can write to"
-	}
-	return ""
-}
-
-// InboxError adds to an error of the inbox what to do about it.
-func InboxError(err error) error {
-	_, ofFile := errors.AsType[*fs.PathError](err) // and not of a database's socket
-	switch {
-	case ofFile && errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; create its folder first", err)
-	case ofFile && errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, which needs write access to its folder", err, userHint(err))
-	case errors.Is(err, inbox.ErrInUse):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; stop the other usher, or use another file", err)
-	}
-	return fmt.Errorf("USHER_WEBHOOK_INBOX: %w", err)
 }
 
 // isHTTP reports whether an address is one of a host, for HTTP.

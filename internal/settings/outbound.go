@@ -53,7 +53,6 @@ func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
 	either := func(name string) string { return cmp.Or(r.env[name], r.env[strings.ToLower(name)]) }
 	cfg := httpproxy.Config{
 		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
-		CGI: r.env["REQUEST_METHOD"] != "",
 	}
 	return cfg.ProxyFunc()
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -208,17 +207,8 @@ func (r *reader) secretFile(name, path string) *secret.Value {
 		r.problem(name+"_FILE",
 			"names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
 	} else {
-		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s", path, err, userHint(err))
+		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v", path, err)
 	}
 	r.bad[name] = true
 	return secret.New("unreadable") // any value will do: with nil the secret would be reported as missing, too
-}
-
-// userHint names the user that usher runs as, if a permission is missing: in a container, or under systemd,
-// that is not the user who reads the error.
-func userHint(err error) string {
-	if !errors.Is(err, fs.ErrPermission) || os.Geteuid() < 0 {
-		return ""
-	}
-	return fmt.Sprintf("; usher runs as user %d", os.Geteuid())
 }

@@ -174,29 +174,27 @@ type Part struct {
 
 // Parts returns the three parts: outbound, gate and entitlements.
 func (s *Settings) Parts() [3]Part {
-	gate := "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"
+	gate := "the webhook gate is off (to switch it on, set USHER_WEBHOOK_FORWARD_URL)"
 	if s.Webhook.Listen == "off" {
-		gate = "the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"
+		gate = "the webhook gate is off (to switch it on, set USHER_WEBHOOK_LISTEN to an address)"
 	}
 	return [3]Part{
-		{"outbound", s.OutboundOn(), "outbound is off; to switch it on, set USHER_BASE_URL"},
+		{"outbound", s.OutboundOn(), "outbound is off (to switch it on, set USHER_BASE_URL)"},
 		{"gate", s.GateOn(), gate},
-		{"entitlements", s.EntitlementsOn(), "the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN"},
+		{"entitlements", s.EntitlementsOn(), "the entitlements port is off (to switch it on, set USHER_ENTITLEMENTS_LISTEN)"},
 	}
 }
 
 func requireAnyPart(s *Settings, r *reader) {
-	if s.OutboundOn() || s.GateOn() || s.EntitlementsOn() {
-		return
+	var off []string
+	for _, part := range s.Parts() {
+		if part.On {
+			return
+		}
+		off = append(off, part.Off)
 	}
-	off := ""
-	if s.Webhook.Listen == "off" {
-		off = " (with an address in USHER_WEBHOOK_LISTEN, which is off)"
-	}
-	r.problem("USHER_BASE_URL",
-		"is not set, and every part of usher is off: set USHER_BASE_URL to call the "+
-			"billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks%s, or USHER_ENTITLEMENTS_LISTEN to "+
-			"answer what a tenant may use. To try usher without settings, run 'usher demo'", off)
+	r.problem("USHER_BASE_URL", "is not set, and no part of usher is on: %s. To try usher without settings, run "+
+		"'usher demo'", strings.Join(off, ", "))
 }
 
 func requireOutbound(s *Settings, r *reader) {

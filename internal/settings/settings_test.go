@@ -57,9 +57,9 @@ func TestProblems(t *testing.T) {
 		env  []string
 		want []string // a line each, in any order: parts of it
 	}{
-		{"nothing set", nil, []string{"every part of usher is off: set USHER_BASE_URL to call the billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks, or USHER_ENTITLEMENTS_LISTEN"}},
-		{"nothing that switches a part on", []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_TOKEN=t0psecret"}, []string{"every part of usher is off"}},
-		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"USHER_WEBHOOK_FORWARD_URL to receive webhooks (with an address in USHER_WEBHOOK_LISTEN, which is off), or USHER_ENTITLEMENTS_LISTEN"}},
+		{"nothing set", nil, []string{"no part of usher is on: outbound is off (to switch it on, set USHER_BASE_URL), the webhook gate is off (to switch it on, set USHER_WEBHOOK_FORWARD_URL), the entitlements port is off (to switch it on, set USHER_ENTITLEMENTS_LISTEN). To try"}},
+		{"nothing that switches a part on", []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_TOKEN=t0psecret"}, []string{"no part of usher is on"}},
+		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"the webhook gate is off (to switch it on, set USHER_WEBHOOK_LISTEN to an address)"}},
 		{"nothing but the address", minimal[:1], []string{"USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
 		{"bad values of outbound, which is off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_LISTEN=8080", "USHER_CLIENT_SECRET_FILE=/nowhere",
 			"USHER_PORTS_0_SCOPE=  ", "USHER_PORTS_1_LISTEN=x"},
@@ -98,8 +98,7 @@ func TestProblems(t *testing.T) {
 		{"one of the admin tokens is short, and its name does not count", with("USHER_ADMIN_LISTEN=:9095", "USHER_ADMIN_TOKEN=sixteen-letters-,ana-with-a-long-name:fifteen-letters"), []string{"USHER_ADMIN_TOKEN holds a token (not shown) that is shorter than 16"}},
 		{"short entitlements key beyond loopback", two("USHER_ENTITLEMENTS_LISTEN=:8070", "USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_KEY=fifteen-letters"), []string{"USHER_ENTITLEMENTS_KEY holds a key (not shown) that is shorter than 16"}},
 		{"no admin port, misspelt", with("USHER_ADMIN_LISTEN=OFF"), []string{`USHER_ADMIN_LISTEN is "OFF", but should hold host:port, such as 127.0.0.1:9095, unix:/path, or off`}},
-		{"socket with a long path", with("USHER_LISTEN=unix:/" + strings.Repeat("x", 200)), []string{"a socket's path has at most"}},
-		{"socket without a file", with("USHER_LISTEN=unix:@usher"), []string{`USHER_LISTEN is "unix:@usher", but should hold the path of a file`}},
+		{"socket without a file", with("USHER_LISTEN=unix:@usher"), []string{"USHER_LISTEN should hold host:port"}},
 		{"both", with("USHER_CLIENT_SECRET_FILE=/x"), []string{"USHER_CLIENT_SECRET and USHER_CLIENT_SECRET_FILE are both set"}},
 		{"no such file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+dir+"/none"), []string{"USHER_CLIENT_SECRET_FILE is"}},
 		{"secret for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=t0psecret"), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
@@ -143,7 +142,6 @@ func TestProblems(t *testing.T) {
 			[]string{"USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE should hold a certificate and its key in PEM"}},
 		{"no schema", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_SCHEMA_FILE"}},
 		{"no schema and no receiver", with("USHER_WEBHOOK_FORWARD_URL=here", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_SCHEMA_FILE"}},
-		{"all types as sync types", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=*", "USHER_WEBHOOK_TYPES=*"), []string{`USHER_WEBHOOK_SYNC_TYPES is "*"`}},
 		{"algorithm", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=md5"), []string{`USHER_WEBHOOK_SIGNATURE_ALGORITHM is "md5", but should hold sha1, sha256 or sha512`}},
 		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TRIES=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
 			[]string{`USHER_WEBHOOK_TRIES is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
@@ -151,7 +149,6 @@ func TestProblems(t *testing.T) {
 		{"receiver with no platform in its list", []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=,"}, []string{`USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is ","`}},
 		{"platform claimed twice", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,crm"),
 			[]string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS has "crm", which USHER_WEBHOOK_RECEIVERS_0_PLATFORMS has too`}},
-		{"a platform called *", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,*"), []string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS is "docs,*", but should hold platform codes`}},
 		{"name used twice", two("USHER_WEBHOOK_RECEIVERS_0_NAME=x", "USHER_WEBHOOK_RECEIVERS_1_NAME=x"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "x", but should differ from the name of USHER_WEBHOOK_RECEIVERS_0_…`}},
 		{"name of the main receiver", two("USHER_WEBHOOK_RECEIVERS_0_NAME=main"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "main", but should differ from the name of USHER_WEBHOOK_FORWARD_URL`}},
 		{"name with a space", two("USHER_WEBHOOK_RECEIVERS_0_NAME=a b"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "a b"`}},
@@ -159,7 +156,6 @@ func TestProblems(t *testing.T) {
 			"USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=ftp://u:t0psecret@r"),
 			[]string{`USHER_WEBHOOK_RECEIVERS_0_TIMEOUT is "0s"`, `USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY is "0"`, `USHER_WEBHOOK_RECEIVERS_1_TIMEOUT is "soon"`, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY should hold whsec_", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL holds something else"}},
 		{"slip in a receiver", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORM=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_1_PLATFORMS?"}},
-		{"places for too few receivers", two("USHER_WEBHOOK_MAX_INFLIGHT=2"), []string{`USHER_WEBHOOK_MAX_INFLIGHT is "2", but should hold more than there are receivers`}},
 		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_TRIES=-1"),
 			[]string{`USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://; it should hold file:/path`, "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_TRIES"}},
 	} {

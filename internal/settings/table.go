@@ -15,7 +15,6 @@ import (
 // A section is a group of settings, as help and docs/reference.md show it.
 type section struct {
 	title, intro string
-	part         string // the part that the settings belong to; empty if they are for all parts
 	rows         []Variable
 }
 
@@ -41,14 +40,6 @@ func (v Variable) Secret() bool {
 	return secret
 }
 
-// description returns the meaning, and whether the value can be in a file.
-func (v Variable) description() string {
-	if v.Secret() {
-		return v.meaning + " Or name a file with it in `" + v.Name + "_FILE`."
-	}
-	return v.meaning
-}
-
 // sections returns all settings.
 func (s *Settings) sections() []section {
 	return []section{
@@ -56,14 +47,12 @@ func (s *Settings) sections() []section {
 			title: "Billing service and local ports (outbound)",
 			intro: "This part is on when `USHER_BASE_URL` is set. `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE` apply to the " +
 				"billing service, never to deliveries. Ports with the same client and scope share a token.",
-			part: "outbound",
 			rows: slices.Concat(s.Outbound.variables(), portVariables(new(outbound.Port))),
 		},
 		{
 			title: "Webhook gate (inbound)",
 			intro: "This part is on with `USHER_WEBHOOK_FORWARD_URL`, a further receiver, or an inbox and " +
 				"`USHER_ENTITLEMENTS_LISTEN`. A webhook must pass every check that you configure.",
-			part: "gate",
 			rows: slices.Concat(s.Webhook.variables(), new(extraReceiver).variables()),
 		},
 		{
@@ -71,13 +60,11 @@ func (s *Settings) sections() []section {
 			intro: "With an inbox usher takes each webhook in before it answers 200, and " +
 				"[retries or parks](operations.md#retries-and-parking) what the receiver does not accept. " +
 				"Without one it passes webhooks through.",
-			part: "gate",
 			rows: s.Webhook.inboxVariables(),
 		},
 		{
 			title: "Entitlements",
 			intro: "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set.",
-			part:  "entitlements",
 			rows:  s.Entitlements.variables(),
 		},
 		{
@@ -290,24 +277,19 @@ const settingsIntro = "usher reads its settings from environment variables, or f
 	"usher reads the file again when its content changes, and keeps the last good value when the file is " +
 	"empty, wrong or cannot be read."
 
-// WriteHelp writes all settings for a terminal or, if word is not empty, those that have the word in their
-// name or meaning. It reports whether there are any.
-func WriteHelp(w io.Writer, word string) (found bool) {
-	if word == "" {
-		fmt.Fprintln(w, text.Wrap("", plain(settingsIntro)))
-	}
+// WriteHelp writes all settings for a terminal.
+func WriteHelp(w io.Writer) {
+	fmt.Fprintln(w, text.Wrap("", plain(settingsIntro)))
 	for _, sec := range new(Settings).sections() {
-		heading := "\n" + sec.title + "\n"
+		fmt.Fprintf(w, "\n%s\n", sec.title)
 		for _, v := range sec.rows {
-			if !strings.Contains(strings.ToLower(v.Name+" "+v.description()), strings.ToLower(word)) {
-				continue
+			meaning := v.meaning
+			if v.Secret() {
+				meaning += " Or name a file with it in `" + v.Name + "_FILE`."
 			}
-			fmt.Fprintf(w, "%s\n  %s  (default: %s)\n%s\n",
-				heading, v.Name, plain(v.unset), text.Wrap("      ", plain(v.description())))
-			heading, found = "", true
+			fmt.Fprintf(w, "\n  %s  (default: %s)\n%s\n", v.Name, plain(v.unset), text.Wrap("      ", plain(meaning)))
 		}
 	}
-	return found
 }
 
 var link = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)

@@ -68,7 +68,6 @@ type Webhook struct {
 
 	Listen, ForwardURL                   string
 	TLSCertFile, TLSKeyFile              string
-	TLSEnds                              time.Time // of the certificate; zero without TLS
 	Insecure                             bool
 	Unchecked                            bool // only this machine can reach the gate, and nothing says who may send
 	Types                                []string

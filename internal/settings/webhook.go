@@ -42,13 +42,8 @@ func (w *Webhook) checkListener(r *reader) {
 	}
 }
 
-// readRules checks the types, and compiles the rules for types and schema.
+// readRules compiles the rules for types and schema.
 func (w *Webhook) readRules(r *reader) {
-	for _, typ := range w.SyncTypes {
-		if typ == "*" {
-			r.invalid("USHER_WEBHOOK_SYNC_TYPES", "event types by name, separated by commas; * is not allowed here")
-		}
-	}
 	var schema []byte
 	if w.SchemaFile != "" {
 		if schema = r.readFile("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile, secret.ReadFile); schema == nil {
@@ -98,9 +93,7 @@ func (w *Webhook) checkTLS(r *reader) {
 	} else if w.TLSCertFile != "" {
 		cert := r.readFile(certName, w.TLSCertFile, secret.ReadRegular)
 		key := r.readFile(keyName, w.TLSKeyFile, secret.ReadRegular)
-		if pair, err := tls.X509KeyPair(cert, key); err == nil {
-			w.TLSEnds = pair.Leaf.NotAfter
-		} else if cert != nil && key != nil {
+		if _, err := tls.X509KeyPair(cert, key); err != nil && cert != nil && key != nil {
 			r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)",
 				keyName, err, w.TLSCertFile, w.TLSKeyFile)
 		}
@@ -154,11 +147,6 @@ func (w *Webhook) readReceivers(r *reader) {
 		r.checkSecret(prefix+"FORWARD_SIGNING_KEY", c.forwardSigningKey, signingKeysProblem)
 		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
-			if platform == "*" {
-				r.invalid(prefix+"PLATFORMS",
-					"platform codes, separated by commas; the receiver of all other platforms is "+
-						"USHER_WEBHOOK_FORWARD_URL")
-			}
 			if other, taken := claims[platform]; taken && other != prefix {
 				r.problem(prefix+"PLATFORMS",
 					"has %q, which %sPLATFORMS has too: a platform's webhooks should go to one receiver",
@@ -167,9 +155,6 @@ func (w *Webhook) readReceivers(r *reader) {
 			claims[platform] = prefix
 		}
 		all = append(all, w.newReceiver(r, prefix, c))
-	}
-	if len(all) > 1 && w.MaxInflight > 0 && w.MaxInflight <= len(all) {
-		r.invalid("USHER_WEBHOOK_MAX_INFLIGHT", "more than there are receivers: each has an equal share")
 	}
 	w.Receivers = receiver.NewSet(all...)
 }
