@@ -24,7 +24,7 @@ import (
 func TestNothingLeftToDo(t *testing.T) {
 	for act, said := range map[string]string{"redeliver": "usher redelivers them.", "discard": "They are discarded."} {
 		h := New(port(inboxtest.Open(t)))
-		w := post(h, "/"+act+"?state=parked", "")
+		w := post(h, "/"+act, "state=parked")
 		_, page := ask(h, "GET", w.Header().Get("Location"), "", "Accept", "text/html")
 		if w.Code != http.StatusSeeOther || strings.Contains(page, said) || !strings.Contains(page, "Nothing was done") {
 			t.Errorf("%s: %d\n%s", act, w.Code, page)
@@ -98,12 +98,12 @@ func TestFiguresOfAnOutage(t *testing.T) {
 		return s.Inbox, page
 	}
 	before, page := figures()
-	if before.Parked == 0 || len(before.HeldUp) == 0 || len(before.Paused) != 1 || !before.Counted.IsZero() || strings.Contains(page, "be read now") || !strings.Contains(page, "Paused: tenant eu/acme") {
+	if before.Parked == 0 || len(before.HeldUp) == 0 || len(before.Paused) != 1 || !before.Counted.IsZero() || strings.Contains(page, "be read now") || !strings.Contains(page, " ago: tenant eu/acme</b>") {
 		t.Fatalf("%+v\n%s", before, page)
 	}
 	b.Break("the power is cut")
 	for now, page := figures(); ; now, page = figures() {
-		if now.Waiting != before.Waiting || now.Parked != before.Parked || now.Invalid != before.Invalid || now.Used != before.Used || len(now.Paused) != 1 || len(now.HeldUp) != len(before.HeldUp) || !strings.Contains(page, "Paused: tenant eu/acme") {
+		if now.Waiting != before.Waiting || now.Parked != before.Parked || now.Invalid != before.Invalid || now.Used != before.Used || len(now.Paused) != 1 || len(now.HeldUp) != len(before.HeldUp) || !strings.Contains(page, " ago: tenant eu/acme</b>") {
 			t.Fatalf("%+v\n%s", now, page)
 		}
 		// not until they are counted again, after a second
@@ -197,9 +197,8 @@ func TestStatusWhileTheDatabaseHangs(t *testing.T) {
 // error. (Figures are counted for everybody at once: these may take some seconds.)
 func TestPageEndsWithItsReader(t *testing.T) {
 	queries := map[string]string{
-		"/tenant": "code=acme&platform=eu", "/api/tenant": "code=acme", "/tenant/erase": "code=acme&platform=eu",
-		"/pause": "tenant=acme&platform=eu", "/webhooks": "search=x", "/api/webhooks": "search=x&limit=0", "/tenants": "search=x", "/api/tenants": "search=x",
-		"/redeliver": "search=x", "/api/redeliver": "platform=eu", "/discard": "tenant=acme", "/api/discard": "search=x",
+		"/tenant": "code=acme&platform=eu&ask=erase", "/api/tenant": "code=acme", "/webhooks": "tenant=acme&ask=discard", "/api/redeliver": "platform=eu",
+		"/api/webhooks": "tenant=acme", "/tenants": "search=x", "/api/tenants": "trouble=true", "/": "ask=pause", "/api/discard": "tenant=acme",
 	}
 	synctest.Test(t, func(t *testing.T) {
 		b := world(t)

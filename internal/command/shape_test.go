@@ -63,7 +63,7 @@ func TestEntitlementsCostWhatTheSizeSays(t *testing.T) {
 	b := inboxtest.Open(t)
 	b.Take("eu", "acme", `{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme"},"change":{"features":[`+features+`]}}}`)
 	out, code := runEntitlements(t, b, "eu/acme")
-	if code != 0 || len(out) > 2<<20 || !strings.Contains(out, "\n  f499 ") {
+	if code != 0 || len(out) > 2<<20 || !strings.Contains(out, "\nf499 ") {
 		t.Errorf("%d, %d KB: %.300s", code, len(out)>>10, out)
 	}
 }

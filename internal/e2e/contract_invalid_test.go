@@ -135,7 +135,7 @@ func TestInvalidAndDone(t *testing.T) {
 				o.figure("usher_inbox_invalid", "1")
 				o.want("overview", o.overview(), "usher rejected 1 webhook of crm/acme", "/payload/change/subscriptions/0/plan/code", `href="/webhooks/`+o.latest("invalid")+`"`)
 				o.want("tenant", o.page("/tenant?platform=crm&code=acme"), "usher rejected", "/payload/change/subscriptions/0/plan/code")
-				if list := o.page("/webhooks"); strings.Count(list, `<span class="code">422</span>`) != 1 {
+				if list := o.page("/webhooks"); strings.Count(list, `the sender got 422`) != 1 {
 					t.Errorf("it is listed twice, or never:\n%s", list)
 				}
 				o.want("what is invalid never counts", o.may("acme"), `"limit":5,`)
@@ -310,8 +310,8 @@ func invalidOf(t *testing.T, u *testkit.Usher, tenant string) (all []struct {
 }) {
 	t.Helper()
 	_, body := testkit.Get(t, u.URL(t, "admin")+"/api/webhooks?state=invalid&tenant="+url.QueryEscape(tenant))
-	list := struct{ Webhooks any }{&all}
-	if err := json.Unmarshal([]byte(body), &list); err != nil {
+	lines := strings.Split(strings.TrimSpace(body), "\n") // the last one ends the list
+	if err := json.Unmarshal([]byte("["+strings.Join(lines[:len(lines)-1], ",")+"]"), &all); err != nil {
 		t.Fatalf("%v: %s", err, body)
 	}
 	return all

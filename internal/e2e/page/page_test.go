@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"usher/internal/admin"
 	"usher/internal/admin/status"
 	"usher/internal/sandbox"
 	"usher/internal/testkit"
+	"usher/internal/view"
 )
 
 func getJSON[T any](t *testing.T, url string) (v T) {
@@ -121,8 +121,8 @@ func TestHeldUp(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/webhooks/1":                            " failed, next ",
-		"/webhooks/2":                            `held up by <a href="/webhooks/1">webhook 1</a> (500 `,
+		"/webhooks/1":                            "next try in ",
+		"/webhooks/2":                            `<dt>held up by</dt><dd><a href="/webhooks/1">webhook 1</a> (500 `,
 		"/tenant?platform=docs&code=harbour-ltd": `does not take webhook 1, which goes first: 500 `,
 	} {
 		testkit.Eventually(t, path+" says "+want, func() bool { _, page := get(t, w.admin+path); return strings.Contains(page, want) })
@@ -153,13 +153,13 @@ func TestTenantMayUse(t *testing.T) {
 		post(t, gate, of("docs", "it's a/b; id", users))
 	}
 	query := "platform=docs&code=it%27s+a%2Fb%3B+id"
-	tenant := getJSON[admin.Tenant](t, url+"/api/tenant?"+query)
+	tenant := getJSON[view.Tenant](t, url+"/api/tenant?"+query)
 	may := tenant.MayUse
 	if may == nil || !may.Known || may.ID != 2 || may.Webhook != tenant.Snapshots[0].UUID || may.AsOf.IsZero() || may.Features[0].Code != "users" || may.Features[0].Limit != 7 {
 		t.Fatalf("%+v of %+v", may, tenant)
 	}
 	_, page := get(t, url+"/tenant?"+query)
-	for _, want := range []string{"What it may use now", `<a href="/webhooks/2">webhook 2</a>`, may.Webhook} {
+	for _, want := range []string{"What it may use now", "by webhook 2.", may.Webhook} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %s", want)
 		}
