@@ -64,6 +64,7 @@ var rows = [][]string{
 	{"internal/demo"},
 	{"internal/job", "internal/sandbox", "internal/serve"},
 	{"internal/admin", "internal/catchup", "internal/settings"}, // settings fills the configurations of those below
+	{"internal/view"},
 	{"internal/entitlements", "internal/inbox", "internal/outbound"},
 	{"internal/lane"}, // it decides; it knows no database and no courier
 	{"proxy", "webhookgate"},

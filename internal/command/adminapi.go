@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"os/user"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +74,7 @@ func (a *adminAPI) get(ctx context.Context, target string, result any) (raw []by
 }
 
 // lines sends body, and calls each for every line of the answer as it comes, but the last one, which it returns. An
-// answer without that has broken off.
+// answer without that has ended too early.
 func (a *adminAPI) lines(ctx context.Context, method, target string, body any, each func(line []byte) error) (view.End, error) {
 	var last struct{ End *view.End }
 	var content io.Reader
@@ -141,7 +139,7 @@ func (a *adminAPI) do(ctx context.Context, method, target string, content io.Rea
 	if err != nil {
 		return nil, fmt.Errorf("cannot reach usher at %s: %w. Is it running? "+
 			"Its address is in USHER_ADMIN_LISTEN, from the environment or a file (usher "+
-			"--env-file FILE ...).%s", a.listen, err, a.envFileHint())
+			"--env-file FILE ...).", a.listen, err)
 	}
 	return resp, nil
 }
@@ -152,28 +150,13 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 	switch err := json.Unmarshal(raw, &e.Problem); {
 	case status == http.StatusUnauthorized:
 		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, " +
-			"or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.envFileHint()
+			"or USHER_ADMIN_TOKEN_FILE, to that of the running usher"
 	case err != nil || e.Problem.Error == "":
 		e.Problem.Error = fmt.Sprintf("%s answered %d: is that usher?", a.listen, status)
 	default:
 		e.Problem.Error = text.Visible(e.Problem.Error)
 	}
 	return e
-}
-
-// unitEnvFiles matches the settings files of the units in deploy/systemd.
-var unitEnvFiles = "/etc/usher/*.env"
-
-// envFileHint suggests a settings file of this machine that the user has not named with --env-file. It
-// is empty if there is none.
-func (p *Process) envFileHint() string {
-	files, _ := filepath.Glob(unitEnvFiles)
-	files = slices.DeleteFunc(files, func(file string) bool { return slices.Contains(p.envFiles, file) })
-	if len(files) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...",
-		strings.Join(files, ", "), text.Quote(files[0]))
 }
 
 // healthcheckCommand is 'usher healthcheck': it asks a running usher whether it is ready.

@@ -50,7 +50,7 @@ func TestEntitlements(t *testing.T) {
 		"paused":  {func(b *inboxtest.Box) { _ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
 		"invalid": {func(b *inboxtest.Box) { reject(b, sso) }, []string{"eu/acme may not use sso\n", " ago (webhook 1).\n", "usher rejected webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
 		"invalid for good": {func(b *inboxtest.Box) { reject(b, "{}") }, []string{" ago), so it does not count.\n  /payload/x is missing. It can't be accepted: its tenant cannot be read for certain. " +
-			"Correct it in the billing service, and send it again from there\n  See what is in it, and discard it only if nobody needs it:\n  usher --env-file ENV inbox show 2\n"}},
+			"Correct it in the billing service, and send it again from there.\n  See what is in it, and discard it only if nobody needs it:\n  usher --env-file ENV inbox show 2\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := inboxtest.Open(t)

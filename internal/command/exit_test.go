@@ -33,8 +33,6 @@ func TestExitCodes(t *testing.T) {
 		{"misspelt option", nil, []string{"--envfile", "x"}, 2, `unknown flag "--envfile" (did you mean --env-file?)`},
 		{"misspelt option with its value", nil, []string{"--envfile=x", "check"}, 2, "(did you mean --env-file?)"},
 		{"unknown option", nil, []string{"-x"}, 2, `unknown flag "-x": use --env-file, --help, --version.`},
-		{"late option", nil, []string{"inbox", "ls", "--env-file=my file", "--state", "parked"}, 2, "write --env-file before the command: usher --env-file 'my file' inbox ls '--state' parked."},
-		{"late option without its value", nil, []string{"inbox", "--env-file"}, 2, "--env-file needs a file"},
 		{"unknown command with arguments", nil, []string{"./report.sh", "--help"}, 2, "exec"},
 		{"too much", nil, []string{"version", "x"}, 2, "takes no arguments"},
 		{"exec of nothing", s.Environ(), []string{"exec", "--"}, 2, "needs a command"},

@@ -52,9 +52,8 @@ The states:
 
 ` + stateHelp() + `
 A tenant is platform/tenant, or tenant alone; write a slash or percent sign
-inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00; or 08:00, today
-or yesterday), a day (2026-01-31), or how long ago (90m, 3d); without a zone
-(08:00Z) it is local time.
+inside a code as %2F or %25. WHEN is a time (2026-01-31T08:00), a day
+(2026-01-31), or how long ago (90m, 3d). Without a zone (08:00Z) it is local.
 ` + adminPortHelp + `inbox ls
 `
 
@@ -84,9 +83,8 @@ type inboxCall struct {
 	*adminAPI
 	subcommand string
 	ids        []string
-	file       string            // of an act that answers with one
-	filter     url.Values        // state, tenant, since and until, as parameters of the API
-	when       map[string]string // since and until, as they were typed
+	file       string     // of an act that answers with one
+	filter     url.Values // state, tenant, since and until, as parameters of the API
 	limit      uint
 	json, yes  bool
 	trouble    bool
@@ -144,7 +142,7 @@ func (i *inboxCall) parse(args []string, now time.Time) (*subcommand, error) {
 
 func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 	f := new(flag.FlagSet)
-	i.when, i.params = make(map[string]string), make(map[string]string)
+	i.params = make(map[string]string)
 	f.BoolVar(&i.json, "json", false, "")
 	f.BoolVar(&i.yes, "yes", false, "")
 	f.BoolVar(&i.trouble, "trouble", false, "")
@@ -174,17 +172,9 @@ func (i *inboxCall) flags(now time.Time) *flag.FlagSet {
 		}
 	}
 	for _, name := range []string{"since", "until"} {
-		once(name, func(s string) error { // the other one may come later
-			if s == "" { // an unset variable in a script must not select all
-				return errWhen
-			}
-			i.when[name] = s
-			from, to, err := between(i.when["since"], i.when["until"], now)
-			for name, at := range map[string]time.Time{"since": from, "until": to} {
-				if !at.IsZero() {
-					i.filter.Set(name, at.UTC().Format(time.RFC3339Nano))
-				}
-			}
+		once(name, func(s string) error {
+			at, err := parseWhen(s, now) // empty, as an unset variable in a script, is none
+			i.filter.Set(name, at.UTC().Format(time.RFC3339Nano))
 			return err
 		})
 	}
@@ -256,8 +246,8 @@ func (i *inboxCall) setTenant(typed string) error {
 // pageSize is how many things usher inbox requests at once: the most that a page has.
 const pageSize = 500
 
-// printPages prints a list page by page, --limit at most or all of it, each as it comes: whoever reads it may take long
-// with one, and there may be millions. It returns how many there were, and the end of the last page.
+// printPages prints a list page by page, --limit at most or all of it, each as it comes: its reader may take long with one,
+// and there may be millions. It returns how many there were, and the end of the last page.
 func printPages[T any](ctx context.Context, i *inboxCall, path string, query url.Values, limit int, columns []view.Column[T]) (n int, end view.End, err error) {
 	print := &view.Printer[T]{Columns: columns, Width: text.Width(i.Stdout)}
 	for {
@@ -277,7 +267,7 @@ func printPages[T any](ctx context.Context, i *inboxCall, path string, query url
 			page = append(page, one)
 			return err
 		})
-		if !i.json && len(page) > 0 { // also of a page that has broken off
+		if !i.json && len(page) > 0 { // also of a page that has ended too early
 			err = cmp.Or(print.Print(i.Stdout, page), err)
 		}
 		if err != nil || end.Next == "" || limit > 0 && n >= limit {

@@ -394,6 +394,24 @@ func TestInboxManyActions(t *testing.T) {
 	}
 }
 
+// A list or an act whose answer ends too early says so, and does not look whole.
+func TestInboxAnswerEndsEarly(t *testing.T) {
+	for answer, want := range map[string]string{
+		`{"id":"7"}` + "\n": "EOF",
+		`{"id":"7"}` + "\n" + `{"end":{"error":"no space left on device"}}` + "\n": "no space left on device",
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, answer) }))
+		t.Cleanup(srv.Close)
+		s := &inboxServer{addr: strings.TrimPrefix(srv.URL, "http://")}
+		for _, args := range [][]string{{"ls"}, {"ls", "--json"}, {"discard", "7"}} {
+			p := s.run(t, args...)
+			if out := p.Stderr.String(); p.Code != 1 || !strings.Contains(p.Stdout.String(), "7") || !strings.Contains(out, "the answer ended too early") || !strings.Contains(out, want) {
+				t.Errorf("%v: %d %s%s", args, p.Code, p.Stdout.String(), out)
+			}
+		}
+	}
+}
+
 // A new row of admin.Acts is a command, with flags of its own, whatever a flag of that name is elsewhere.
 func TestInboxNewAct(t *testing.T) {
 	until := admin.Param{Name: "until", Is: "a time, such as 2026-01-31T08:00:00Z"}

@@ -21,7 +21,7 @@ Says what the overview of the admin page says: one line for each part of usher,
 then each trouble, with what it means for your customers, and what to do. The
 exit code is 0 only if there is no trouble.
 
---since 12h (or 01:00, or 2026-01-31) then also says what was wrong and is over:
+--since 12h (or 2026-01-31T08:00) then also says what was wrong and is over:
 from when to when, and on which replica. usher knows the last 7 days; without an
 inbox, since it was started.
 ` + adminPortHelp + `status

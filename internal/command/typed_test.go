@@ -86,12 +86,6 @@ func TestPrintedCommandsAreQuoted(t *testing.T) {
 			t.Errorf("%q: %q, of %s", tenant, got, line)
 		}
 	}
-	defer func(usual string) { unitEnvFiles = usual }(unitEnvFiles)
-	unitEnvFiles = dir + "/*.env"
-	nowhere := start(t, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, "healthcheck")
-	<-nowhere.Ended
-	equal("", strings.TrimSuffix(after(t, nowhere.Stderr.String(), "Try: "), " ..."), "--env-file", env)
-	equal("", strings.TrimSuffix(after(t, run("x;id", "--env-file", env), "the command: "), ". Run 'usher -h' for help."), "--env-file", env, "x;id")
 	for _, tenant := range nastyTenants {
 		name := inbox.ShowTenant("", tenant)
 		s.Take("", tenant, formerBody)

@@ -16,7 +16,7 @@ type Result struct {
 	Undo   string `json:"undo,omitempty"`   // the command that undoes it
 }
 
-// An End is the last line of every list and of every act's answer: an answer without it has broken off.
+// An End is the last line of every list and of every act's answer: an answer without it has ended too early.
 type End struct {
 	Next   string        `json:"next,omitempty"`   // the query of the next page; empty: there is none
 	Left   int           `json:"left,omitempty"`   // how many webhooks were not tried, because the inbox can't be written

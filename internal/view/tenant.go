@@ -153,7 +153,7 @@ func (t *Tenant) NotCounted() (words, why, do string) {
 	}
 	words = fmt.Sprintf("usher rejected webhook %s of this tenant (%s), so it does not count", w.ID, StampAge(w.Received))
 	if w.Unacceptable != "" {
-		return words, Excerpt(w.Why) + ". It can't be accepted: " + w.Unacceptable, "See what is in it, and discard it only if nobody needs it."
+		return words, Excerpt(w.Why) + ". It can't be accepted: " + w.Unacceptable + ".", "See what is in it, and discard it only if nobody needs it."
 	}
 	return words, Excerpt(w.Why), "See what is in it, then accept or discard it."
 }

@@ -149,10 +149,8 @@ func (w *Webhook) Who() Cell {
 		return Cell{Words: TenantName(w.Platform, w.Tenant)}
 	case w.Type != "" && w.Decision != "rejected":
 		return Cell{Words: "(" + Excerpt(w.Type) + ")"}
-	case w.From != "": // it was damaged in the inbox, or is invalid for a reason that comes before its tenant
-		return Cell{Words: Nothing, Notes: []Note{{Words: "from " + w.From}}}
 	}
-	return Cell{}
+	return Cell{} // it was damaged in the inbox, or is invalid for a reason that comes before its tenant
 }
 
 // maxChanges is how many changes a list says of a webhook.

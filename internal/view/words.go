@@ -73,7 +73,7 @@ func StampAge(t time.Time) string {
 	return Stamp(t) + ", " + Age(t) + " ago"
 }
 
-// Nothing stands for what there is nothing to say of.
+// Nothing stands in a list where there is no more to say.
 const Nothing = "-"
 
 // Count writes a number with a comma between its thousands.

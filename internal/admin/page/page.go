@@ -148,7 +148,6 @@ var funcs = template.FuncMap{
 	"excerpt":   view.Excerpt,
 	"shown":     snapshot.Shown,
 	"tone":      view.Tone,
-	"pausedFor": func(p inbox.Pause) string { return view.PausedWords(&p) },
 	"input":     FormatInput,
 	"short":     func(words string) string { return text.Shorten(words, maxCell) },
 	// This filter selects one tenant, and not those of the same code on other platforms.

@@ -52,11 +52,11 @@ func TestPageInABrowser(t *testing.T) {
 	b.click(`a[href="/?ask=pause"]`)
 	b.until("asked", `document.querySelector(".ask h1").innerText == "Pause all deliveries?"`)
 	b.click(".ask form button")
-	b.until("the banner", `location.pathname == "/" && /Paused since .*: all deliveries/.test(document.querySelector("#paused").innerText)`)
+	b.until("the banner", `location.pathname == "/" && document.querySelector("#paused").innerText.includes("Paused: all deliveries since ")`)
 	b.until("the receiver", `document.querySelector("#receiver-main").innerText.includes("paused")`)
 	b.until("why the tenant is held up", `document.querySelector("#wrong").innerText.includes("paused; 1 waits behind it)")`)
 	for _, path := range []string{"/webhooks", "/webhooks/2", "/tenant?platform=crm&code=harbour-ltd"} {
-		if text := w.words(t, path); !strings.Contains(text, " ago: all deliveries") {
+		if text := w.words(t, path); !strings.Contains(text, "Paused: all deliveries since ") {
 			t.Errorf("no banner on %s:\n%s", path, text)
 		}
 	}
@@ -81,14 +81,14 @@ func TestPageInABrowser(t *testing.T) {
 	evaluate[bool](b, `document.querySelector("#w-3 .id a").focus(), document.querySelector("#calls-main-table").open = true`)
 	p := start(t, []string{"USHER_ADMIN_LISTEN=" + strings.TrimPrefix(w.admin, "http://")}, "inbox", "pause", "--tenant", "crm/harbour-ltd")
 	<-p.Ended
-	b.until("the tenant is paused", `document.querySelector("#paused").innerText.includes(" ago: tenant crm/harbour-ltd")`)
+	b.until("the tenant is paused", `document.querySelector("#paused").innerText.includes("Paused: tenant crm/harbour-ltd since ")`)
 	if !evaluate[bool](b, `document.activeElement === document.querySelector("#w-3 .id a") && document.querySelector("#calls-main-table").open`) {
 		t.Errorf("the focus, or the opened table, is lost: %s", evaluate[string](b, `document.activeElement.outerHTML`))
 	}
 	stayed(b)
 	b.click(`a[href="/?ask=pause&receiver=main"]`)
 	b.click(".ask form button")
-	b.until("the receiver is, too", `document.querySelector("#paused").innerText.includes(" ago: receiver main")`)
+	b.until("the receiver is, too", `document.querySelector("#paused").innerText.includes("Paused: receiver main since ")`)
 	for _, left := range []int{1, 0} {
 		b.click("#paused form button")
 		b.until("resumed", fmt.Sprintf(`document.querySelector(".notice")?.innerText == "Resumed." && document.querySelectorAll("#paused li").length == %d`, left))
