@@ -62,23 +62,6 @@ func TestListWithoutAGate(t *testing.T) {
 	}
 }
 
-// While a tenant is paused, a webhook that failed has no next try. The inbox then has a time in the year
-// 148,108, which JSON cannot express: the status was an empty 200.
-func TestStatusOfAPausedTenant(t *testing.T) {
-	b := world(t)
-	if err := b.Pause(inbox.Pause{Platform: "eu", Tenant: "late"}); err != nil {
-		t.Fatal(err)
-	}
-	_, body := ask(New(port(b)), "GET", "/api/status", "")
-	var now status.Status
-	if err := json.Unmarshal([]byte(body), &now); err != nil {
-		t.Fatalf("%v in %q", err, body)
-	}
-	if held := now.Inbox.HeldUp; len(held) != 1 || !held[0].Paused || !held[0].Next.IsZero() {
-		t.Errorf("%+v", held)
-	}
-}
-
 // In an outage the figures and the pauses stay as they were, and the page says how old they are.
 func TestFiguresOfAnOutage(t *testing.T) {
 	b := world(t)

@@ -56,14 +56,6 @@ func TestReadSelection(t *testing.T) {
 	}
 }
 
-// A payload is downloaded as a file, byte for byte as it came.
-func TestDownload(t *testing.T) {
-	h, _ := busy(t, 3)
-	if status, body := ask(h, "GET", numbered(t, h, "/webhooks/2/payload"), ""); status != 200 || body != ten {
-		t.Errorf("%d %s", status, body)
-	}
-}
-
 // queueMany takes in webhooks of so many tenants.
 func queueMany(t *testing.T, b *inboxtest.Box, webhooks int) {
 	var wg sync.WaitGroup

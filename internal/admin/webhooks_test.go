@@ -418,6 +418,13 @@ func TestEmbedded(t *testing.T) {
 	if status, _ := ask(h, "GET", "/healthz", "", "Sec-Fetch-Site", "cross-site"); status != 200 {
 		t.Errorf("a probe: %d", status)
 	}
+	// No link of another site downloads a payload, which has customers' contacts; a link of this port does.
+	h = New(port(world(t)))
+	for site, want := range map[string]int{"cross-site": 403, "same-site": 403, "same-origin": 200, "none": 200} {
+		if status, body := ask(h, "GET", "/webhooks/2/payload", "", "Sec-Fetch-Site", site, "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"); status != want || want == 200 && body != five {
+			t.Errorf("%s: %d %s", site, status, body)
+		}
+	}
 }
 
 // The page of a tenant with many snapshots says that there are older ones.

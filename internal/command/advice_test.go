@@ -81,11 +81,3 @@ func TestAdvice(t *testing.T) {
 		})
 	}
 }
-
-// The advice is also in the log, for users who only start usher and read its log.
-func TestAdviceInTheLog(t *testing.T) {
-	p := start(t, testkit.NewService(t).Environ("USHER_CLIENT_SECRET=wr0ng"))
-	testkit.Eventually(t, "said", func() bool {
-		return strings.Contains(p.Stderr.String(), `"advice":"check USHER_CLIENT_ID and USHER_CLIENT_SECRET: one of them is wrong`)
-	})
-}

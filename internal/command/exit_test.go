@@ -75,14 +75,3 @@ func TestHealthcheck(t *testing.T) {
 		t.Errorf("ready: %d", code)
 	}
 }
-
-func TestExecWithoutAService(t *testing.T) {
-	t.Parallel()
-	for _, env := range [][]string{nil, {"USHER_WEBHOOK_FORWARD_URL=http://r"}, {"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_CLIENT_ID=x"}} {
-		p := start(t, env, "exec", "--", "true")
-		<-p.Ended
-		if out := p.Stderr.String(); p.Code != 2 || !strings.HasPrefix(out, "USHER_BASE_URL is not set") || strings.Count(out, "\n") != 1 {
-			t.Errorf("with %q: %d %s", env, p.Code, out)
-		}
-	}
-}

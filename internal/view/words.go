@@ -62,8 +62,8 @@ func Age(t time.Time) string {
 	return largest
 }
 
-// Stamp writes a time, to the second.
-func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+// Stamp writes a time to the second, as --since takes it.
+func Stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // StampAge writes a time, and how long ago it was; nothing for the zero time.
 func StampAge(t time.Time) string {
