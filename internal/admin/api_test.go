@@ -70,10 +70,7 @@ func world(t testing.TB) *inboxtest.Box {
 	answer(200, "").Take("eu", "acme", five)     // 2
 	b.Tried(answer(422, "unknown tenant").Queue( // 3
 		snapshot("acme", ten, http.Header{
-			"Content-Type": {"application/json"}, "X-Forwarded-For": {"192.0.2.1"}, "Authorization": {"Basic s3cret"}, "Cookie": {"s3cret"},
-			"Webhook-Signature": {"s3cret"}, "X-Api-Key": {"s3cret"}, "X_webhook_TOKEN": {"s3cret"}, "X-Signature": {"s3cret"},
-			"X-Customer-Key": {"s3cret"}, "X-Jwt": {"s3cret"}, "X-Session": {"s3cret"}, "X-Credential": {"s3cret"}, "X-Passphrase": {"s3cret"},
-			"Idempotency-Key": {"shown"},
+			"Content-Type": {"application/json"}, "Authorization": {"Basic s3cret"}, "X-Signature": {"s3cret"},
 		})))
 	answer(200, "").Take("us", "twice", five) // 4
 	b.Take("", "twice", five)                 // 5
@@ -142,7 +139,6 @@ func TestAPI(t *testing.T) {
 
 		{"show", "GET", "/api/webhooks/3", "", nil, 200, `"changes":["users 5 → 10"],"previous":"2"`, ""},
 		{"show the payload as it came", "GET", "/api/webhooks/3", "", nil, 200, `"payload":` + ten, ""},
-		{"show the header", "GET", "/api/webhooks/3", "", nil, 200, `"header":{"Content-Type":["application/json"],"Idempotency-Key":["shown"],"Webhook-Id":["00000003-0000-7000-8000-000000000000"],"Webhook-Timestamp":["`, ""},
 		{"show a first one", "GET", "/api/webhooks/2", "", nil, 200, `"changes":["+ users (5)"],"first":true`, ""},
 		{"show one before which another was not taken", "GET", "/api/webhooks/8", "", nil, 200, `"previous":"6","untaken":"7"`, ""},
 		{"show what is no JSON", "GET", "/api/webhooks/1", "", nil, 200, "\"payload\":\"{\ufffd\"", ""},

@@ -294,51 +294,8 @@ func (h *Handler) addReceipt(ctx context.Context, t *view.Tenant) error {
 	if err != nil {
 		return err
 	}
-	r := &view.Receipt{ID: d.ID, Taken: d.State.Taken(), Since: d.Changed, State: string(d.State)}
-	t.Receipt = r
-	receiver := "The receiver"
-	if len(h.cfg.Receivers.All()) > 1 && d.Receiver != "" {
-		receiver += " " + d.Receiver
-	}
-	again := "usher inbox redeliver " + d.ID
-	switch answer := cmp.Or(d.Answer, "it did not answer"); {
-	case d.State == state.Stored:
-		r.Why = "No receiver takes its platform: only usher uses it"
-		if h.cfg.Receivers.For(t.Platform) != nil {
-			r.Why = "usher did not deliver it: a reconcile stored it, or it came when no receiver took its platform"
-		}
-	case r.Taken && d.Changed.Before(h.cfg.Inbox.Opened()): // an older copy of the inbox may have been restored since
-		r.Why = receiver + " took it before usher opened this inbox"
-		r.Do = "If the inbox is a restored backup, the receiver may have a newer one: reconcile with the " +
-			"billing service ('usher help reconcile' says how)."
-	case r.Taken:
-		r.Why = receiver + " has it"
-	case d.State == state.Parked:
-		r.Why, r.Do, r.Run = receiver+" did not accept it: "+answer, "Fix the receiver, then redeliver it.", again
-	case !d.Waits():
-		r.Why = cmp.Or(d.Why, "It was "+string(d.State))
-		r.Do = "If the receiver should have it, redeliver it."
-		r.Run = again
-	case d.Paused:
-		p := view.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
-		r.Why, r.Do, r.Run = "Deliveries are paused ("+p.Words()+")", "Resume them.", "usher inbox resume"+p.Flag()
-	case d.NoReceiver:
-		r.Why, r.Do = "No receiver takes its platform any more", lane.GiveToReceiver+"."
-	case d.HeldUp != nil && d.HeldUp.Down:
-		r.Why, r.Do = receiver+" is down: "+d.HeldUp.Answer, "Fix the receiver. usher then delivers by itself."
-	case d.HeldUp != nil:
-		r.Why = receiver + " does not take webhook " + d.HeldUp.Webhook + ", which goes first: " + d.HeldUp.Answer
-		r.Do = "Fix the receiver. usher tries again by itself. To try it now, redeliver it."
-		r.Run = "usher inbox redeliver " + d.HeldUp.Webhook
-		if d.HeldUp.Webhook == d.ID {
-			r.Why = receiver + " does not take it: " + d.HeldUp.Answer
-		}
-	default:
-		r.Why = "It is on its way"
-	}
-	if d.Waits() {
-		r.Since = d.Received
-	}
+	pause := view.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
+	t.Receipt = view.NewReceipt(&d.Webhook, h.cfg.Inbox.Opened(), pause)
 	return nil
 }
 

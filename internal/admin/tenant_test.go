@@ -35,18 +35,18 @@ func TestWhatTheReceiverHas(t *testing.T) {
 		want    []string
 	}{
 		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", ten) }, []string{"The receiver has it, since"}},
-		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", ten) }, []string{"webhook 2 is parked (since", "The receiver did not accept it: 422: no such account. Fix the receiver", again}},
-		"failed": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", ten) }, []string{"webhook 2 is waiting (since", "The receiver does not take it: 500: in use. Fix the receiver", now}},
+		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", ten) }, []string{"webhook 2 is parked (since", "<p>422: no such account. Fix the receiver", again}},
+		"failed": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", ten) }, []string{"webhook 2 is waiting (since", "<p>500: in use; next try in ", now}},
 		"down": {func(b *inboxtest.Box) {
 			b.Answer(0, "connection refused")
 			b.Take("eu", "acme", ten)
 			b.Take("eu", "other", ten)
 			b.Take("eu", "third", ten)
-		}, []string{"The receiver is down: ", "connection refused. Fix the receiver."}},
+		}, []string{"connection refused; next try when the receiver is back. Fix the receiver."}},
 		"paused": {func(b *inboxtest.Box) {
 			_ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"})
 			b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "acme"}, Body: []byte(ten)})
-		}, []string{"webhook 2 is waiting (since", "Deliveries are paused (tenant eu/acme). Resume them.", "<button>Resume</button>"}},
+		}, []string{"webhook 2 is waiting (since", "<p>paused. Resume the deliveries.", "<button>Resume</button>"}},
 		"discarded": {func(b *inboxtest.Box) { b.Answer(422, ""); b.Take("eu", "acme", ten); _ = b.Discard(2) }, []string{"webhook 2 is discarded (since", again}},
 		"invalid": {func(b *inboxtest.Box) {
 			b.RecordInvalid(context.Background(), invalid422(`{"type":"TenantProvisioningChange","payload":{"tenant":{"code":"acme","name":"Wrong Inc","platform":{"code":"eu"}}}}`))
@@ -101,7 +101,7 @@ func TestAStoredWebhookHasAReceiver(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, page := ask(entitled(b), "GET", "/tenant?platform=eu&code=acme", "", "Accept", "text/html")
-	if strings.Contains(page, "No receiver takes") || !strings.Contains(page, "usher did not deliver it: a reconcile stored it, or it came when no receiver took its platform (webhook 1).") {
+	if strings.Contains(page, "No receiver takes") || !strings.Contains(page, "usher stored it, and delivers it to no receiver (webhook 1).") {
 		t.Errorf("the page:\n%s", page)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -192,8 +191,7 @@ func writeAll[T any](write func(any) error, all []T) error {
 // found is a webhook with what the page alone needs of it.
 type found struct {
 	*view.Detail
-	raw  []byte      // the body as it came; nil if it is not kept
-	sent http.Header // with headers that may hold a secret
+	raw []byte // the body as it came; nil if it is not kept
 }
 
 // webhook returns a webhook by its id in an address, with what it changed if that is wanted, which takes much longer.
@@ -213,7 +211,7 @@ func (h *Handler) webhook(ctx context.Context, id string, changes bool) (f found
 	if err != nil {
 		return f, err
 	}
-	f = found{view.NewDetail(e), e.Body, e.Header}
+	f = found{view.NewDetail(e), e.Body}
 	h.addDenial(&f.Webhook, e)
 	if f.Waits() {
 		h.queues().Explain(&f.Webhook)
@@ -234,50 +232,13 @@ func (h *Handler) addDenial(w *view.Webhook, e *lane.Webhook) {
 	}
 }
 
-// apiWebhook is GET /api/webhooks/{id}: with the payload, what it changed, and the header as the receiver gets it.
+// apiWebhook is GET /api/webhooks/{id}.
 func (h *Handler) apiWebhook(r *http.Request) (any, error) {
 	f, err := h.webhook(r.Context(), r.PathValue("id"), true)
 	if err != nil {
 		return nil, err
 	}
-	return h.whole(f), nil
-}
-
-// whole adds the payload and the header.
-func (h *Handler) whole(f found) *view.Detail {
-	if f.raw == nil {
-		return f.Detail
-	}
-	f.Payload, f.LeftOut = text.JSONPayload(f.raw)
-	f.Header = withoutSecrets(f.sent)
-	f.Header.Set("Webhook-Id", f.UUID)
-	f.Header.Set("Webhook-Timestamp", "[each try has its own]")
-	if n := len(f.Tried); n > 0 {
-		f.Header.Set("Webhook-Timestamp", strconv.FormatInt(f.Tried[n-1].At.Unix(), 10))
-	}
-	if r := h.cfg.Receivers.For(f.Platform); r != nil && r.ForwardSigningKey != nil {
-		f.Header.Set("Webhook-Signature", "[redacted]")
-	}
-	return f.Detail
-}
-
-// secretNames are parts of the names of headers that may hold a secret. The gate has already removed its own
-// secrets, but a sender may have others, for the receiver.
-var secretNames = []string{
-	"auth", "cookie", "token", "secret", "pass", "signature", "key", "jwt", "session", "credential",
-}
-
-// withoutSecrets returns a header without the values that may be a secret.
-func withoutSecrets(h http.Header) http.Header {
-	out := make(http.Header, len(h))
-	for name, values := range h {
-		normal := strings.ReplaceAll(strings.ToLower(name), "_", "-")
-		secret := slices.ContainsFunc(secretNames, func(part string) bool { return strings.Contains(normal, part) })
-		if normal == "idempotency-key" || !secret {
-			out[name] = values
-		}
-	}
-	return out
+	return f.Detail, nil
 }
 
 // webhookPage is the page of one webhook.
@@ -298,7 +259,7 @@ func (h *Handler) webhookPage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := h.whole(f)
+	d := f.Detail
 	about := target{webhook: &d.Webhook}
 	body := &webhookPage{
 		Detail:     d,

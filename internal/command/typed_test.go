@@ -118,7 +118,7 @@ func TestPrintedAdviceIsQuoted(t *testing.T) {
 		b.Queue(&webhookgate.Webhook{Type: content.TenantProvisioningChange, Snapshot: true, Lane: webhookgate.LaneName{Tenant: tenant}, Body: []byte(inboxtest.Snapshot("", "x", "sso"))})
 		out, code := runEntitlements(t, b, inbox.ShowTenant("", tenant))
 		want := []string{"--env-file", "ENV", "inbox", "resume", "--tenant", inbox.ShowTenant("", tenant)}
-		if got := typed(t, after(t, out, "Resume them:\n")); code != 0 || !slices.Equal(got, want) {
+		if got := typed(t, after(t, out, "Resume the deliveries:\n")); code != 0 || !slices.Equal(got, want) {
 			t.Errorf("%q: %d, %q, of %s", tenant, code, got, out)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -21,18 +20,19 @@ type Detail struct {
 	Previous string `json:"previous,omitempty"` // id of the snapshot with which Changes compares it
 	// Untaken is the id of the tenant's snapshot right before it, if the receiver did not take that.
 	Untaken  string          `json:"untaken,omitempty"`
-	Tried    []lane.Try      `json:"tried,omitempty"`        // the last 20
-	Faults   []content.Fault `json:"faults,omitempty"`       // why it is invalid
-	Original string          `json:"duplicate_of,omitempty"` // a webhook-id
-	// Header is as the receiver gets it, without headers that may hold a secret.
-	Header  http.Header     `json:"header,omitempty"`
-	Payload json.RawMessage `json:"payload,omitempty"`          // see text.JSONPayload
-	LeftOut int             `json:"payload_left_out,omitempty"` // how many bytes of the payload are not in Payload
+	Tried    []lane.Try      `json:"tried,omitempty"`            // the last 20
+	Faults   []content.Fault `json:"faults,omitempty"`           // why it is invalid
+	Original string          `json:"duplicate_of,omitempty"`     // a webhook-id
+	Payload  json.RawMessage `json:"payload,omitempty"`          // see text.JSONPayload
+	LeftOut  int             `json:"payload_left_out,omitempty"` // how many bytes of the payload are not in Payload
 }
 
-// NewDetail returns an entry of the inbox with its content, without its header.
+// NewDetail returns an entry of the inbox with its payload.
 func NewDetail(e *lane.Webhook) *Detail {
 	d := &Detail{Webhook: NewWebhook(e), Tried: e.Tried, Faults: ShownFaults(e.Faults, content.MaxFaults)}
+	if e.Body != nil {
+		d.Payload, d.LeftOut = text.JSONPayload(e.Body)
+	}
 	var taken int64
 	if e.Previous != nil {
 		taken = e.Previous.ID

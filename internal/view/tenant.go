@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"usher/internal/inbox"
+	"usher/internal/lane"
+	"usher/internal/lane/state"
 	"usher/internal/snapshot"
 )
 
@@ -134,13 +136,44 @@ type Receipt struct {
 	Run   string    `json:"run,omitempty"` // the command for that
 }
 
+// NewReceipt says it of a webhook. opened is when usher opened its inbox, pause what holds the webhook back, or nil.
+func NewReceipt(w *Webhook, opened time.Time, pause *inbox.Pause) *Receipt {
+	r := &Receipt{ID: w.ID, Taken: w.State.Taken(), Since: w.Changed, State: string(w.State), Why: w.LastAnswer().Text()}
+	if w.HeldBy != "" {
+		r.Why = "it waits behind webhook " + w.HeldBy + " (" + w.HeldUp.Words() + ")"
+	}
+	again := "usher inbox redeliver "
+	switch {
+	case r.Taken && r.State != string(state.Stored) && w.Changed.Before(opened):
+		r.Do = "usher opened this inbox later. If it is a restored backup, the receiver may have a newer one: reconcile with " +
+			"the billing service ('usher help reconcile' says how)."
+	case r.Taken:
+	case !w.Waits() && w.State != state.Parked:
+		r.Do, r.Run = "If the receiver should have it, redeliver it.", again+w.ID
+	case w.Waits() && pause != nil:
+		r.Do, r.Run = "Resume the deliveries.", "usher inbox resume"+pause.Flag()
+	case w.NoReceiver:
+		r.Do = lane.GiveToReceiver + "."
+	case w.HeldUp != nil && w.HeldUp.Down:
+		r.Do = "Fix the receiver. usher then delivers by itself."
+	case w.HeldUp != nil:
+		r.Do, r.Run = "Fix the receiver. usher tries again by itself. To try it now, redeliver it.", again+w.HeldUp.Webhook
+	case w.State == state.Parked:
+		r.Do, r.Run = "Fix the receiver, then redeliver it.", again+w.ID
+	}
+	if w.Waits() {
+		r.Since = w.Received
+	}
+	return r
+}
+
 // Words say whether the receiver has it.
 func (r *Receipt) Words() string {
 	switch {
-	case r.Taken && r.State == "stored":
-		return fmt.Sprintf("%s (webhook %s)", r.Why, r.ID)
+	case r.State == string(state.Stored):
+		return fmt.Sprintf("usher stored it, and delivers it to no receiver (webhook %s)", r.ID)
 	case r.Taken:
-		return fmt.Sprintf("%s, since %s (webhook %s)", r.Why, StampAge(r.Since), r.ID)
+		return fmt.Sprintf("The receiver has it, since %s (webhook %s)", StampAge(r.Since), r.ID)
 	}
 	return fmt.Sprintf("The receiver does not have it: webhook %s is %s (since %s)", r.ID, r.State, StampAge(r.Since))
 }

@@ -125,13 +125,16 @@ var Webhooks = []Column[Webhook]{
 	{Head: "What changed", Name: "what", Cut: true, Cell: func(w *Webhook) Cell { return Cell{Words: w.Change()} }},
 	{Head: "Tries", Name: "num tries", Cell: func(w *Webhook) Cell { return Cell{Words: strconv.Itoa(w.Tries)} }},
 	{Head: "Age", Name: "num age", Cell: func(w *Webhook) Cell { return Cell{At: w.Received} }},
-	{Head: "Last answer", Name: "answer", Cell: func(w *Webhook) Cell {
-		said := Cell{Words: cmp.Or(w.Answer, w.Why), Notes: w.WaitsFor()}
-		if w.Status >= 400 {
-			said.Notes = append(said.Notes, Note{Words: fmt.Sprint("the sender got ", w.Status)})
-		}
-		return said
-	}},
+	{Head: "Last answer", Name: "answer", Cell: (*Webhook).LastAnswer},
+}
+
+// LastAnswer says what the receiver answered last, or why it has the webhook not, and what the webhook waits for.
+func (w *Webhook) LastAnswer() Cell {
+	said := Cell{Words: cmp.Or(w.Answer, w.Why), Notes: w.WaitsFor()}
+	if w.Status >= 400 {
+		said.Notes = append(said.Notes, Note{Words: fmt.Sprint("the sender got ", w.Status)})
+	}
+	return said
 }
 
 // URL is the address of its page.

@@ -45,7 +45,6 @@ func TestPageInABrowser(t *testing.T) {
 	if after := len(w.receiver.Deliveries()); after < before {
 		t.Errorf("%d deliveries, then %d", before, after)
 	}
-	b.until("said what the receiver gets", `["Webhook-Id", "Webhook-Timestamp"].every((name) => document.querySelector(".headers").innerText.includes(name))`)
 
 	// All is paused, and every page says so.
 	b.open(w.admin + "/")
@@ -102,7 +101,7 @@ func TestPageInABrowser(t *testing.T) {
 	b.until("told who is parked, and why", `document.querySelector("#wrong").innerText.includes("2 webhooks of crm/quay-inc and crm/mill-co are parked") && document.querySelector("#wrong").innerText.includes("the receiver answered: 422: unknown tenant")`)
 	click(`nav a[href="/tenants"]`)
 	click(`section[aria-labelledby="troubled"] a[href*="code=mill-co"]`)
-	b.until("told what is wrong", `/^usher has answered this since .*, by webhook 3/.test(document.querySelector("#since").innerText) && /^The receiver does not have it: webhook 3 is parked \(since .*\)\. Show 3\s+The receiver did not accept it: 422: unknown tenant\. Fix the receiver, then redeliver it\./.test(document.querySelector("#receipt").innerText)`)
+	b.until("told what is wrong", `/^usher has answered this since .*, by webhook 3/.test(document.querySelector("#since").innerText) && /^The receiver does not have it: webhook 3 is parked \(since .*\)\. Show 3\s+422: unknown tenant\. Fix the receiver, then redeliver it\./.test(document.querySelector("#receipt").innerText)`)
 	click("#receipt a.button")
 	b.until("asked", `document.querySelector(".ask h1")?.innerText == "Redeliver webhook 3?"`)
 	click(".ask form button")

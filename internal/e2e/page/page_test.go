@@ -123,7 +123,7 @@ func TestHeldUp(t *testing.T) {
 	for path, want := range map[string]string{
 		"/webhooks/1":                            "next try in ",
 		"/webhooks/2":                            `<dt>held up by</dt><dd><a href="/webhooks/1">webhook 1</a> (500 `,
-		"/tenant?platform=docs&code=harbour-ltd": `does not take webhook 1, which goes first: 500 `,
+		"/tenant?platform=docs&code=harbour-ltd": `it waits behind webhook 1 (500 `,
 	} {
 		testkit.Eventually(t, path+" says "+want, func() bool { _, page := get(t, w.admin+path); return strings.Contains(page, want) })
 	}
