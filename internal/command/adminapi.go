@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/url"
 	"os/user"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,7 +141,7 @@ func (a *adminAPI) do(ctx context.Context, method, target string, content io.Rea
 	if err != nil {
 		return nil, fmt.Errorf("cannot reach usher at %s: %w. Is it running? "+
 			"Its address is in USHER_ADMIN_LISTEN, from the environment or a file (usher "+
-			"--env-file FILE ...).", a.listen, err)
+			"--env-file FILE ...).%s", a.listen, err, a.envFileHint())
 	}
 	return resp, nil
 }
@@ -150,13 +152,24 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 	switch err := json.Unmarshal(raw, &e.Problem); {
 	case status == http.StatusUnauthorized:
 		e.Problem.Error = "the admin token is missing or wrong: set USHER_ADMIN_TOKEN, " +
-			"or USHER_ADMIN_TOKEN_FILE, to that of the running usher"
+			"or USHER_ADMIN_TOKEN_FILE, to that of the running usher" + a.envFileHint()
 	case err != nil || e.Problem.Error == "":
 		e.Problem.Error = fmt.Sprintf("%s answered %d: is that usher?", a.listen, status)
 	default:
 		e.Problem.Error = text.Visible(e.Problem.Error)
 	}
 	return e
+}
+
+// envFileHint suggests a settings file of the units in deploy/systemd that the user has not named with --env-file.
+func (p *Process) envFileHint() string {
+	files, _ := filepath.Glob("/etc/usher/*.env")
+	files = slices.DeleteFunc(files, func(file string) bool { return slices.Contains(p.envFiles, file) })
+	if len(files) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\nThis machine has settings of usher in %s. Try: usher --env-file %s ...",
+		strings.Join(files, ", "), text.Quote(files[0]))
 }
 
 // healthcheckCommand is 'usher healthcheck': it asks a running usher whether it is ready.

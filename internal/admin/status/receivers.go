@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"usher/internal/admin/metrics"
@@ -132,18 +131,18 @@ func (s *Status) receivers() (all []*Receiver) {
 
 // takesNothing is the trouble of a receiver behind an inbox.
 func (s *Status) takesNothing(r *Receiver) Trouble {
-	fails, last := failureWords(r.tries), ""
-	held := slices.DeleteFunc(slices.Clone(s.Inbox.HeldUp), func(h view.HeldUp) bool {
-		return h.Receiver != r.Name || h.Paused || !h.Down
-	})
-	if len(held) > 0 {
-		last = quoted("the last try", held[0].Answer)
-	}
-	if slices.ContainsFunc(held, func(h view.HeldUp) bool { return h.Status != held[0].Status }) {
-		fails, last = "takes nothing", "; the last tries: "+answersOf(held)
+	fails, last, status := failureWords(r.tries), "", 0
+	for _, h := range s.Inbox.HeldUp {
+		switch {
+		case h.Receiver != r.Name || h.Paused || !h.Down:
+		case last == "":
+			last, status = h.Answer, h.Status
+		case h.Status != status:
+			fails = "takes nothing"
+		}
 	}
 	nothing := s.Gate.nameOf(r) + " " + fails + ": nothing is delivered, "
-	t := wrong(nothing+r.waits()+last, r.of(fails)).since(r.since).link("/webhooks?state=waiting")
+	t := wrong(nothing+r.waits()+quoted("the last try", last), r.of(fails)).since(r.since).link("/webhooks?state=waiting")
 	t.bare = nothing + view.Plural(r.Waiting, "webhook waits", "webhooks wait")
 	return t
 }
@@ -186,29 +185,25 @@ const longWait = 10 * time.Minute
 
 // failingTenants is the trouble of a receiver that does not take some tenants' webhooks; none if all of these are paused.
 func (s *Status) failingTenants(r *Receiver) Trouble {
-	var held []view.HeldUp
-	paused := false
+	var since time.Time
+	var names []string
+	who, last, paused := "some tenants", "", false
 	for _, h := range s.Inbox.HeldUp {
 		switch {
 		case h.Receiver != r.Name || h.Down:
 		case h.Paused:
 			paused = true
 		default:
-			held = append(held, h)
+			if names = append(names, h.Name()); len(names) == 1 {
+				since, last = h.Since, h.Answer
+			}
 		}
 	}
-	if paused && len(held) == 0 {
+	if paused && len(names) == 0 {
 		return Trouble{}
 	}
-	var since time.Time
-	var names []string
-	who, last := "some tenants", ""
-	for _, h := range held {
-		names = append(names, h.Name())
-	}
-	if len(held) > 0 {
-		since = held[0].Since
-		who, last = namesAndAnswers(held)
+	if len(names) > 0 {
+		who = view.FirstFew(names)
 	}
 	name, tenants := s.Gate.nameOf(r), view.Plural(r.failing, "tenant", "tenants")
 	const butNot = "takes webhooks, but not those of "
@@ -217,32 +212,7 @@ func (s *Status) failingTenants(r *Receiver) Trouble {
 		t = wrong(name+" does not take the webhooks of "+who+", and has taken no others since",
 			r.of("fails for "+tenants+", and has taken no others since")).quoting("the last try", last)
 	}
-	if len(names) > 0 {
-		t.bare = strings.Replace(t.bare, who, view.FirstFew(names), 1)
-	}
 	return t.naming(names).since(since)
-}
-
-// namesAndAnswers returns the first tenants, and their last answer. If they got different ones, each name has
-// its own, and last is empty.
-func namesAndAnswers(held []view.HeldUp) (who, last string) {
-	if slices.ContainsFunc(held, func(h view.HeldUp) bool { return h.Answer != held[0].Answer }) {
-		return answersOf(held), ""
-	}
-	var names []string
-	for i := range held {
-		names = append(names, held[i].Name())
-	}
-	return view.FirstFew(names), held[0].Answer
-}
-
-// answersOf returns the first tenants, each with its last answer.
-func answersOf(held []view.HeldUp) string {
-	var both []string
-	for i := range held {
-		both = append(both, fmt.Sprintf("%s (%s)", held[i].Name(), view.Excerpt(held[i].Answer)))
-	}
-	return view.FirstFew(both)
 }
 
 // nameOf returns the subject of a sentence about a receiver. Its name is left out if there is only one.

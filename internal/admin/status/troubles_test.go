@@ -14,7 +14,6 @@ import (
 	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/text"
-	"usher/internal/view"
 	"usher/tokens"
 	"usher/webhookgate"
 )
@@ -311,21 +310,6 @@ func checkLines(t *testing.T, s *Status) {
 	}
 }
 
-// Several tenants with different answers do not share one.
-func TestNamesAndAnswers(t *testing.T) {
-	held := func(tenant, answer string) view.HeldUp {
-		return view.HeldUp{Platform: "crm", Tenant: tenant, Answer: answer}
-	}
-	for want, all := range map[string][]view.HeldUp{
-		"crm/a and crm/b|500: busy": {held("a", "500: busy"), held("b", "500: busy")},
-		"crm/a (500: busy), crm/b (404 Not Found), crm/c (no answer within 10s) and 1 other|": {held("a", "500: busy"), held("b", "404 Not Found"), held("c", "no answer within 10s"), held("d", "500: busy")},
-	} {
-		if who, last := namesAndAnswers(all); who+"|"+last != want {
-			t.Errorf("%s|%s, want %s", who, last, want)
-		}
-	}
-}
-
 // Whose features cannot be read.
 func TestEntitlementTroubles(t *testing.T) {
 	s := &Status{Health: new(Health), Entitlements: &Entitlements{Tenants: 5, Unknown: 1}}
@@ -374,8 +358,8 @@ func TestDifferentAnswersOfAReceiver(t *testing.T) {
 			Status: lane.Status{Record: lane.Record{Receiver: "main", Tried: []lane.Try{{Status: status, Answer: "no " + tenant}}}}}}
 	}
 	for want, all := range map[string][]inbox.HeldUp{
-		"answers 502 to everything: nothing is delivered, 2 webhooks wait, the oldest for 1m; the last try: 502: no a":                     {held("a", 502), held("b", 502)},
-		"takes nothing: nothing is delivered, 2 webhooks wait, the oldest for 1m; the last tries: crm/a (500: no a) and crm/b (502: no b)": {held("a", 500), held("b", 502)},
+		"answers 502 to everything: nothing is delivered, 2 webhooks wait, the oldest for 1m; the last try: 502: no a": {held("a", 502), held("b", 502)},
+		"takes nothing: nothing is delivered, 2 webhooks wait, the oldest for 1m; the last try: 500: no a":             {held("a", 500), held("b", 502)},
 	} {
 		figures := inbox.Figures{NotAccepted: 3, FailsForEverybody: true, Pending: 2, Oldest: time.Minute}
 		s := &Status{Gate: &Gate{Set: mainReceiver, Tries: map[string]metrics.RecentTries{"main": {LastFailed: "status", LastStatus: 502, Last: "status"}}}, Health: new(Health),
