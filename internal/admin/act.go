@@ -337,42 +337,31 @@ func (h *Handler) actOnWebhooks(c *call) (any, error) {
 			return end, nil
 		}), nil
 	}
-	var results []view.Result
-	left, err := h.actOn(c, about, func(r *view.Result) error { results = append(results, *r); return nil })
-	switch {
+	var last view.Result
+	var why []string // some of them: there may be very many
+	failed := 0
+	left, err := h.actOn(c, about, func(r *view.Result) error {
+		if last = *r; r.Failed != "" {
+			failed++
+			why = append(why, r.ID+": "+r.Failed)[:min(3, failed)]
+		}
+		return nil
+	})
+	switch did := c.act.Name; {
 	case err != nil && named:
 		return nil, err
 	case isAPI(c.Request):
-		return lines(func(write func(any) error) (view.End, error) {
-			return view.End{Paused: h.paused()}, write(results[0])
-		}), nil
-	}
-	if refused := notDone(results, left); refused != nil {
-		return nil, refused
-	}
-	switch did := c.act.Name; {
+		return lines(func(write func(any) error) (view.End, error) { return view.End{Paused: h.paused()}, write(last) }), nil
+	case failed > 0:
+		return nil, &refusal{http.StatusConflict, view.Plural(len(c.ids)-failed-left, "webhook", "webhooks") + " done, " +
+			view.Count(failed+left) + " not: " + view.FirstOf(why, failed)}
 	case named:
-		return h.backTo(target{webhook: &view.Webhook{ID: results[0].ID}}, did), nil
+		return h.backTo(target{webhook: &view.Webhook{ID: last.ID}}, did), nil
 	case len(c.ids) == 0:
 		return h.backTo(target{all: &c.selection}, "nothing"), nil
 	default:
 		return h.backTo(target{all: &c.selection}, did+"-all"), nil
 	}
-}
-
-// notDone says to which webhooks an act was not done; nil: to none.
-func notDone(results []view.Result, left int) error {
-	var why []string
-	for _, r := range results {
-		if r.Failed != "" {
-			why = append(why, r.ID+": "+r.Failed)
-		}
-	}
-	if len(why) == 0 {
-		return nil
-	}
-	return &refusal{http.StatusConflict, view.Plural(len(results)-len(why), "webhook", "webhooks") + " done, " +
-		view.Count(len(why)+left) + " not: " + view.FirstFew(why)}
 }
 
 // actOn does an act to webhooks, and calls each with what came of it. It goes on if one fails; but not if
