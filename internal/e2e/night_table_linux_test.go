@@ -66,7 +66,7 @@ var nights = []struct {
 	{"calls-fail: the service is away", false, serviceIsAway, []string{"critical", "usher failed 3 of 4 calls in the last 5 minutes, the last one with UPSTREAM_UNREACHABLE", "Check the billing service and the way to it."}},
 	{"senders-rejected", false, sendersAreRejected, []string{"warning", " UTC failed the check of its sender: 3", "give it and the gate the same secret"}},
 	{"clocks-differ", false, clocksDiffer, []string{"warning", "The clock of this machine is 10m behind the database's", "by NTP"}},
-	{"certificate-ends", false, certificateEnds, []string{"warning", "The TLS certificate of the webhook gate expires in 2 d"}},
+	{"certificate-ends", false, certificateEnds, []string{"warning", "The TLS certificate of the webhook gate expires in 2d"}},
 	{"paused", false, deliveriesArePaused, []string{"Paused: all deliveries", "Changes do not reach your customers"}},
 	{"notifications-fail", true, chatRefuses, []string{"warning", "usher cannot send notifications: the other side answered 500"}},
 	{"not-ready", false, firstTokenIsLate, []string{"critical", "outbound is not ready: port main has had no token yet"}},
