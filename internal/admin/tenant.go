@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"usher/internal/admin/page"
-	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
@@ -56,26 +55,7 @@ func (h *Handler) addInbox(ctx context.Context, t *view.Tenant) error {
 	if len(t.Snapshots) == 0 && t.MayUse == nil {
 		return noSuchTenant(of)
 	}
-	if w := latestOf(t); w != nil {
-		latest, err := h.webhook(ctx, w.ID, false)
-		if err != nil {
-			return err
-		}
-		t.Rights = new(snapshot.Read(latest.raw))
-	}
 	return nil
-}
-
-// latestOf returns the last webhook that says what a tenant may use; nil: there is none. Webhooks of other types, and
-// rejected ones, do not say it.
-func latestOf(t *view.Tenant) *view.Webhook {
-	i := slices.IndexFunc(t.Snapshots, func(w view.Webhook) bool {
-		return w.Type == content.TenantProvisioningChange && w.Decision != "rejected"
-	})
-	if i < 0 {
-		return nil
-	}
-	return &t.Snapshots[i]
 }
 
 // knownTenant returns the tenant of that name. It refuses one that is unknown, or fits several tenants.
@@ -109,54 +89,29 @@ func noSuchTenant(name inbox.TenantName) error {
 	return &refusal{http.StatusNotFound, "unknown tenant " + name.String()}
 }
 
-// readTenant reads the tenant of a page from its query.
-func readTenant(query url.Values) (name inbox.TenantName, err error) {
-	name.Tenant, name.Platform = query.Get("code"), new(query.Get("platform"))
-	if name.Tenant == "" {
+// readTenant reads a tenant from the query of a page or of the API.
+func readTenant(query url.Values) (t inbox.TenantRef, err error) {
+	t = inbox.TenantRef{Platform: query.Get("platform"), Tenant: query.Get("code")}
+	if t.Tenant == "" {
 		err = badRequest("code is missing: give the tenant's code as code, and the platform's code as platform")
 	}
-	return name, err
+	return t, err
 }
 
-// apiTenant is GET /api/tenant.
+// apiTenant is GET /api/tenant. Without a platform it is about the only tenant with this code.
 func (h *Handler) apiTenant(r *http.Request) (any, error) {
-	query := r.URL.Query()
-	t, err := readTenant(query)
+	t, err := readTenant(r.URL.Query())
+	if code := t.Tenant; err == nil && !r.URL.Query().Has("platform") {
+		if t, err = h.knownTenant(r.Context(), inbox.TenantName{Tenant: code}); err != nil && h.inboxTrouble(err) != nil {
+			if held, unknown := h.cfg.Entitlements(r.Context(), code, nil); unknown == nil { // usher holds it in memory
+				t, err = inbox.TenantRef{Platform: held.Platform, Tenant: code}, nil
+			}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	named := t
-	if !query.Has("platform") {
-		named.Platform = nil
-	}
-	return h.namedTenant(r.Context(), named)
-}
-
-// namedTenant returns the tenant of a name.
-func (h *Handler) namedTenant(ctx context.Context, t inbox.TenantName) (*view.Tenant, error) {
-	if t.Platform == nil {
-		named, err := h.knownTenant(ctx, t)
-		if held := h.held(ctx, t.Tenant); err != nil && held != nil && h.inboxTrouble(err) != nil {
-			named.Platform, err = *held, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		t.Platform = &named.Platform
-	}
-	return h.tenant(ctx, *t.Platform, t.Tenant)
-}
-
-// held returns the platform of the only tenant with this code that usher can answer for; nil: there is none.
-func (h *Handler) held(ctx context.Context, code string) *string {
-	if h.cfg.Entitlements == nil {
-		return nil
-	}
-	a, err := h.cfg.Entitlements(ctx, code, nil)
-	if err != nil {
-		return nil
-	}
-	return &a.Platform
+	return h.tenant(r.Context(), t.Platform, t.Tenant)
 }
 
 // tenantPage is the page of one tenant.
@@ -177,21 +132,16 @@ func (h *Handler) tenantPage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.tenant(r.Context(), *of.Platform, of.Tenant)
+	t, err := h.tenant(r.Context(), of.Platform, of.Tenant)
 	if err != nil {
 		return nil, err
 	}
 	p := &tenantPage{Tenant: t, Timeline: view.NewTable(view.Webhooks, t.Snapshots, (*view.Webhook).ElementID)}
 	about := target{on: inbox.Pause{Platform: t.Platform, Tenant: t.Code}}
-	if latest := latestOf(t); latest != nil {
-		p.Offers = h.offers(target{webhook: latest})
+	if t.Latest != nil {
+		p.ToReceipt = h.offers(target{webhook: t.Latest})
 	}
-	p.Offers = append(p.Offers, h.offers(about)...)
-	if t.Receipt != nil {
-		if i := slices.IndexFunc(t.Snapshots, func(w view.Webhook) bool { return w.ID == t.Receipt.ID }); i >= 0 {
-			p.ToReceipt = h.offers(target{webhook: &t.Snapshots[i]})
-		}
-	}
+	p.Offers = slices.Concat(p.ToReceipt, h.offers(about))
 	if t.Invalid != nil {
 		p.ToInvalid = h.offers(target{webhook: t.Invalid})
 		p.Uncounted, p.UncountedWhy, _ = t.NotCounted()
@@ -295,7 +245,8 @@ func (h *Handler) addReceipt(ctx context.Context, t *view.Tenant) error {
 		return err
 	}
 	pause := view.PausedBy(h.paused(), h.cfg.Receivers, t.Platform, t.Code, d.Receiver)
-	t.Receipt = view.NewReceipt(&d.Webhook, h.cfg.Inbox.Opened(), pause)
+	t.Receipt, t.Latest = view.NewReceipt(&d.Webhook, h.cfg.Inbox.Opened(), pause), &d.Webhook
+	t.Rights = new(snapshot.Read(d.raw))
 	return nil
 }
 

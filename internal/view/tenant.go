@@ -54,7 +54,7 @@ type Tenant struct {
 	Code      string             `json:"code"`
 	MayUse    *MayUse            `json:"may_use,omitempty"`   // what usher answers checks with now
 	NotKnown  string             `json:"not_known,omitempty"` // why MayUse is missing
-	Rights    *snapshot.Snapshot `json:"rights,omitempty"`    // what the latest snapshot says, delivered or not
+	Rights    *snapshot.Snapshot `json:"rights,omitempty"`    // what the snapshot of MayUse says
 	Snapshots []Webhook          `json:"snapshots"`           // the tenant's webhooks, the newest first
 	More      bool               `json:"more,omitempty"`      // there are older ones
 	Receipt   *Receipt           `json:"receipt,omitempty"`   // left out if it is not known
@@ -62,6 +62,8 @@ type Tenant struct {
 	Invalid *Webhook `json:"invalid,omitempty"`
 	// Unread says why the inbox can't be read now: then only MayUse is known, from memory.
 	Unread string `json:"unread,omitempty"`
+
+	Latest *Webhook `json:"-"` // the one of Receipt
 }
 
 // Name is the tenant as people write it.
