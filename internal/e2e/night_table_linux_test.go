@@ -682,10 +682,6 @@ func firstTokenIsLate(n *watch) func() {
 	return nil // token-unreachable says it when the request has failed
 }
 
-func fileInbox(dir string) string {
-	return "USHER_WEBHOOK_INBOX=file:" + filepath.Join(dir, "inbox.db")
-}
-
 // chat takes a text, and refuses anything else, as chats do.
 type chat struct {
 	mu      sync.Mutex

@@ -3,13 +3,10 @@
 package e2e
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"usher/internal/testkit"
@@ -133,35 +130,6 @@ func TestSandboxBesideUsher(t *testing.T) {
 	}
 }
 
-// It signs as the gate checks, and sends to several addresses at once; its world comes by itself.
-func TestSandboxSigns(t *testing.T) {
-	t.Parallel()
-	const key = "s3cret-of-the-sandbox"
-	gate := func(extra ...string) string {
-		return "http://" + start(t, newWorld(t).environ(extra...)).gate + "/webhooks"
-	}
-	checked := gate("USHER_WEBHOOK_SIGNING_KEY=" + key)
-	s := startSandbox(t, "--webhooks-to", checked, "--webhooks-to", gate(), "--signing-key", key, "--receiver-listen", "off", "--every", "50ms")
-	s.want(t, 0, ": 200 ", "send", "acme", "users=25") // forwarded, or the world has sent a copy of it before
-	if slices.ContainsFunc(s.environ, func(kv string) bool { return strings.Contains(kv, "FORWARD") }) || s.value(t, "USHER_WEBHOOK_SIGNING_KEY") != key {
-		t.Errorf("without a receiver: %q", s.environ)
-	}
-	testkit.Eventually(t, "a world that goes on", func() bool {
-		log := s.Stderr.String()
-		return strings.Contains(log, "200 duplicate") && strings.Count(log, "200 forwarded") > 10
-	})
-	s = startSandbox(t, "--webhooks-to", checked, "--signing-key", "another")
-	s.want(t, 1, "401 rejected\n", "send", "bolt")
-	testkit.Eventually(t, "two attempts", func() bool { return strings.Contains(s.Stderr.String(), ": bolt: 401 rejected (attempt 2)\n") })
-	s = startSandbox(t, "--webhooks-to", "http://127.0.0.1:1/")
-	s.want(t, 1, "no answer", "send", "acme")
-	s = startSandbox(t) // to its own receiver
-	s.want(t, 0, "200\n", "send", "acme", "users=25")
-	s.want(t, 0, "200: the purchase is allowed\n", "checkout", "acme", "users=25")
-	s.want(t, 0, "", "fail", "receiver", "403")
-	s.want(t, 1, "403: the purchase is refused. The answer is not a JSON array", "checkout", "acme")
-}
-
 // The settings that it prints are for an usher in front of the receiver that its webhooks are for: yours, if they go
 // there, or else its own.
 func TestSandboxSettingsForAReceiver(t *testing.T) {
@@ -186,54 +154,6 @@ func TestSandboxSettingsForAReceiver(t *testing.T) {
 			t.Errorf("%s: %s", args, s.Stdout.String())
 		}
 		s.Kill()
-	}
-}
-
-// A rehearsal holds with a good receiver, and names what a bad one did.
-func TestSandboxRehearse(t *testing.T) {
-	t.Parallel()
-	rehearse := func(h http.HandlerFunc, args ...string) (string, int) {
-		t.Helper()
-		srv := httptest.NewServer(h)
-		defer srv.Close()
-		code, stdout, stderr := ended(t, nil, append([]string{"sandbox", "rehearse", srv.URL}, args...)...)
-		return stdout + stderr, code
-	}
-	out, code := rehearse(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer "+webhookToken {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-	}, "--token", webhookToken)
-	if code != 0 || strings.Count(out, "held  ") != 10 || !strings.HasSuffix(out, "\n10 of 10 held.\n") {
-		t.Errorf("%d\n%s", code, out)
-	}
-	// A receiver that refuses everything says so once, and the rehearsal says which flag is missing, or wrong.
-	for flags, want := range map[string]string{
-		"":                          "--token or --signing-key is missing",
-		"--token t":                 "check --token",
-		"--signing-key s":           "check --signing-key",
-		"--token t --signing-key s": "check --token and --signing-key",
-		"--token t --platform p":    "check --token",
-	} {
-		var refused atomic.Int32
-		out, code = rehearse(func(w http.ResponseWriter, r *http.Request) { refused.Add(1); w.WriteHeader(401) }, strings.Fields(flags)...)
-		if code != 1 || refused.Load() != 1 || strings.Count(out, "401") != 1 || strings.Count(out, "\n") != 1 || !strings.Contains(out, want) {
-			t.Errorf("%s: %d after %d webhooks, want %q:\n%s", flags, code, refused.Load(), want, out)
-		}
-	}
-	var n atomic.Int32
-	out, code = rehearse(func(w http.ResponseWriter, r *http.Request) {
-		if n.Add(1) == 2 {
-			http.Error(w, "I have that one", http.StatusConflict)
-		}
-	})
-	if code != 1 || !strings.Contains(out, "FAILED  a copy of that webhook                    409 I have that one\n        usual mistake: it inserts where it should replace\n") || !strings.HasSuffix(out, "\n9 of 10 held.\n") {
-		t.Errorf("%d\n%s", code, out)
-	}
-	for line := range strings.Lines(out) {
-		if len(line) > 81 {
-			t.Errorf("too long: %s", line)
-		}
 	}
 }
 

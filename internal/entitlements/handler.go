@@ -64,7 +64,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// not the body.) readContext, which reads the body, keeps the connection.
 		patience := time.Now().Add(bodyPatience)
 		_ = http.NewResponseController(w).SetReadDeadline(patience) // fails only without a connection
-		w.Header().Set("Connection", "close")
+		w.Header().Add("Connection", "close")
 	}
 	a, err := h.answer(w, r, to)
 	if unanswered(err) {

@@ -145,7 +145,10 @@ func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platfor
 	if err != nil {
 		return "", nil, flagProblem("PARSE_ERROR", "The body is too large, or it ended too early.")
 	}
-	w.Header().Del("Connection")
+	// Takes back what ServeHTTP has added. The guard may have asked for the connection's end, too.
+	if ends := w.Header()["Connection"]; r.ContentLength != 0 && len(ends) > 0 {
+		w.Header()["Connection"] = ends[1:]
+	}
 	value, fault := content.Parse(body)
 	request, ok := value.(map[string]any)
 	if fault != nil || !ok {
