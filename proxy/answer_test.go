@@ -149,20 +149,6 @@ func silent(_ http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-func TestUnreachable(t *testing.T) {
-	r := newRig(t, nil, func(c *Config) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Target = &url.URL{Scheme: "http", Host: l.Addr().String(), Path: "/graphql"}
-		l.Close()
-	})
-	if status, answer := r.post(t, query); status != 502 || code(t, answer) != "UPSTREAM_UNREACHABLE" {
-		t.Errorf("%d %s", status, answer)
-	}
-}
-
 // An answer without a type stays without one, and HTTP/1.0 is spared 1xx.
 func TestNothingAddedToAnswers(t *testing.T) {
 	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -292,23 +278,6 @@ func TestBrokenAnswer(t *testing.T) {
 				t.Errorf("looks whole: %q", answer)
 			}
 		})
-	}
-}
-
-// A service that resets the connection was not slow: that is 502, and not 504.
-func TestResetIsNoTimeout(t *testing.T) {
-	r := newRig(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body)
-		conn, _, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		_ = conn.(*net.TCPConn).SetLinger(0)
-		conn.Close()
-	}))
-	if status, answer := r.post(t, query); status != 502 || code(t, answer) != "UPSTREAM_UNREACHABLE" {
-		t.Errorf("%d %s", status, answer)
 	}
 }
 
