@@ -167,7 +167,7 @@ type usher struct {
 }
 
 // start runs an usher with this inbox, if any, and returns when it is ready.
-func (b *bench) start(ctx context.Context, binary, inbox string, settings ...string) (*usher, error) {
+func (b *bench) start(ctx context.Context, inbox string, settings ...string) (*usher, error) {
 	ports, err := freePorts(3)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (b *bench) start(ctx context.Context, binary, inbox string, settings ...str
 	if inbox != "" {
 		env = append(env, "USHER_ENTITLEMENTS_LISTEN="+u.entitlements)
 	}
-	if u.process, err = b.launch([]string{binary}, env); err != nil {
+	if u.process, err = b.launch([]string{b.usher}, env); err != nil {
 		return nil, err
 	}
 	if err := u.answers(ctx, http.MethodGet, "http://"+u.admin+"/readyz", ""); err != nil {

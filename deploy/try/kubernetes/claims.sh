@@ -79,7 +79,7 @@ claims() {
 
 	volume file >/dev/null
 	volume file-entitlements >/dev/null
-	for variant in file file-entitlements postgres entitlements outbound; do
+	for variant in file file-entitlements postgres; do
 		claim "what the chart makes of $variant-values.yaml: no warning, ready, and it answers" try_chart $variant
 		chart $variant | kubectl -n billing delete --ignore-not-found -f - >/dev/null 2>&1 || true
 	done
@@ -423,12 +423,6 @@ chart_postgres() {
 	sends billing-usher
 	tell billing-usher
 	may billing-usher-entitlements
-	calls billing-usher-outbound
-}
-
-chart_entitlements() { may billing-usher-entitlements; }
-
-chart_outbound() {
 	calls billing-usher-outbound
 	kubectl -n billing exec deployment/billing-usher-outbound -- /usher check
 }
