@@ -5,17 +5,12 @@ package e2e
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"usher/internal/testkit"
 )
@@ -126,59 +121,4 @@ func TestFlippedBit(t *testing.T) {
 	if <-c.Ended; c.Code != 0 || strings.Count(c.Stdout.String(), "parked") != 1 {
 		t.Errorf("usher inbox ls: %d %s%s", c.Code, c.Stdout.String(), c.Stderr.String())
 	}
-}
-
-// Many tenants wait while the receiver is down; when it is back all is delivered, in
-// order, and never more at once than allowed.
-func TestOutageOnTheBinary(t *testing.T) {
-	t.Parallel()
-	s := testkit.NewService(t)
-	receiver, receiverURL := testkit.NewLedger(t)
-	receiver.SetDown(true)
-	p := startProcess(t, s.Environ("USHER_WEBHOOK_FORWARD_URL="+receiverURL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_LOG_LEVEL=info",
-		"USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db")))
-	url := p.URL(t, "webhooks") + "/webhooks"
-	const each = 2
-	tenants := pick(150, 5000)
-	var sending sync.WaitGroup
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
-	for i := range 16 {
-		sending.Go(func() {
-			for n := i; n < tenants*each; n += 16 { // a tenant's webhooks all come from one sender
-				resp, err := client.Post(url, "application/json", strings.NewReader(testkit.Snapshot(fmt.Sprint("t", i, "-", n/16%((tenants+15)/16)), n)))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
-				if resp.StatusCode != 200 {
-					t.Errorf("status %d", resp.StatusCode)
-				}
-			}
-		})
-	}
-	sending.Wait()
-	testkit.Eventually(t, "seen to be down", func() bool { return strings.Contains(p.Stderr.String(), "receiver fails for everybody") })
-	refused := receiver.Figures().Refused
-	receiver.SetDown(false)
-	back := time.Now()
-	testkit.Eventually(t, "all delivered", func() bool {
-		n := 0
-		for _, tenant := range receiver.Tenants() {
-			n += receiver.Count(tenant)
-		}
-		return n >= tenants*each
-	})
-	for _, tenant := range receiver.Tenants() {
-		if got := receiver.All(tenant); !slices.IsSorted(got) {
-			t.Errorf("tenant %s: %v", tenant, got)
-		}
-	}
-	most := receiver.Figures().Most
-	if most > 32 {
-		t.Errorf("%d deliveries at once", most)
-	}
-	t.Logf("down with %d webhooks of %d tenants waiting and %d tries; all delivered %v after its return, %d at once at most",
-		tenants*each, len(receiver.Tenants()), refused, time.Since(back).Round(time.Millisecond), most)
 }

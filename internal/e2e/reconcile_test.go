@@ -203,6 +203,7 @@ func TestReconcileMany(t *testing.T) {
 	tenants, differ := pick(250, 100_000), pick(10, 50)
 	for _, engine := range []string{"file", "database"} {
 		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
 			w, dir := newWorld(t), t.TempDir()
 			inbox := fileInbox(dir)
 			if engine == "database" {

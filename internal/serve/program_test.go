@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"html"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -128,11 +127,8 @@ func TestEscapedSecretDoesNotShow(t *testing.T) {
 	t.Parallel()
 	const secret = `pa&ss<w0rd>"x`
 	for name, description := range map[string]string{
-		"HTML":         "wrong: " + html.EscapeString(secret),
-		"HTML twice":   "wrong: " + html.EscapeString(html.EscapeString(secret)),
-		"an HTML page": "<html><p>wrong: " + html.EscapeString(secret) + "</p></html>",
-		"percent":      "wrong: " + url.QueryEscape(secret),
-		"base64":       "wrong: Basic " + base64.StdEncoding.EncodeToString([]byte("app:"+secret)),
+		"HTML":   "wrong: " + html.EscapeString(secret),
+		"base64": "wrong: Basic " + base64.StdEncoding.EncodeToString([]byte("app:"+secret)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
