@@ -61,7 +61,7 @@ func (b *bench) grow(ctx context.Context, w way, waiting int, t *table) error {
 	defer u.stop()
 	ready := time.Since(began)
 	time.Sleep(2 * time.Second) // what it does at its start is over
-	idle, most := u.memory(), u.mostMemory()
+	idle := u.memory()
 	g := &gate{way: w, usher: u, rc: rc, fleets: make(map[int]fleet)}
 	s, err := g.sample(ctx, 64, pick(b, 2*time.Second, 5*time.Second))
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *bench) grow(ctx context.Context, w way, waiting int, t *table) error {
 		err = fmt.Errorf("only %d webhooks wait", n)
 	}
 	t.add(w.name, fmt.Sprint(waiting), millis(ready), megabytes(idle), number(s.all), tenths(s.cpu*1e6),
-		millis(quantile(s.latencies, 0.99)), megabytes(most()))
+		millis(quantile(s.latencies, 0.99)), megabytes(u.mostMemory()))
 	return err
 }
 

@@ -183,7 +183,7 @@ func recovery(ctx context.Context, b *bench) ([]*table, error) {
 					return fmt.Errorf("%d webhooks were refused: %w", l.refused, err)
 				}
 				time.Sleep(6 * time.Second) // usher waits for the receiver
-				highest, used, began := g.mostMemory(), g.cpu(), time.Now()
+				used, began := g.cpu(), time.Now()
 				if err := g.rc.up(); err != nil {
 					return err
 				}
@@ -194,7 +194,7 @@ func recovery(ctx context.Context, b *bench) ([]*table, error) {
 				took, err := g.rc.wait(ctx, int64(l.acknowledged-l.copies), began)
 				first, all = append(first, early.Seconds()*1e3), append(all, took.Seconds())
 				cpu = append(cpu, (g.cpu()-used)/float64(l.acknowledged)*1e6)
-				most = max(most, highest())
+				most = max(most, g.mostMemory())
 				return err
 			}()
 			if err != nil {

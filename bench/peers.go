@@ -92,13 +92,3 @@ func (o *court) program(name string) string {
 	path, _ := exec.LookPath(name)
 	return path
 }
-
-// installed are the peers that can be measured here.
-func (o *court) installed() (all []peer) {
-	for _, p := range peers {
-		if p.program == "" || o.program(p.program) != "" {
-			all = append(all, p)
-		}
-	}
-	return all
-}

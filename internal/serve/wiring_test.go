@@ -38,6 +38,7 @@ func TestGateSettings(t *testing.T) {
 		{"not signed", []string{"USHER_WEBHOOK_SIGNING_KEY=k"}, body, nil, 401, "rejected"},
 		{"other type", nil, `{"type":"Other"}`, nil, 422, "rejected"},
 		{"any type", []string{"USHER_WEBHOOK_TYPES=*"}, `{"type":"Other"}`, nil, 200, "forwarded"},
+		{"a question", []string{"USHER_WEBHOOK_SYNC_TYPES=Ask"}, `{"type":"Ask"}`, nil, 200, "forwarded"},
 		{"own schema refuses", []string{"USHER_WEBHOOK_SCHEMA_FILE=" + schema}, body, nil, 422, "rejected"},
 		{"size", []string{"USHER_WEBHOOK_MAX_BODY=10"}, body, nil, 413, "rejected"},
 		{"path", []string{"USHER_WEBHOOK_PATH=/other"}, body, nil, 404, "rejected"},
@@ -57,6 +58,21 @@ func TestGateSettings(t *testing.T) {
 				t.Errorf("%d %s %s", status, decision, answer)
 			}
 		})
+	}
+}
+
+// Bodies up to USHER_REPLAY_LIMIT are sent again after a 401; of others the caller gets it.
+func TestReplayLimit(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	p := start(t, s.Environ("USHER_REPLAY_LIMIT=20KiB"))
+	p.Ready(t)
+	for size, want := range map[int]int{20 << 10: 200, 20<<10 + 1: 401} {
+		s.Revoke()
+		body := query + strings.Repeat(" ", size-len(query))
+		if status, _, answer := post(t, p.URL(t, "main")+"/graphql", body); status != want {
+			t.Errorf("%d bytes: %d %s, want %d", size, status, answer, want)
+		}
 	}
 }
 
