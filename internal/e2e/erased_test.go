@@ -8,10 +8,9 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"usher/internal/testkit"
 )
@@ -98,27 +97,22 @@ func TestErasedIsNowhere(t *testing.T) {
 	})
 }
 
-// tables are the rows of all tables of an inbox, as text.
-func tables(t *testing.T, database string) map[string]string {
+// tables are the rows of all tables of an inbox, as text, with what its bytes say.
+func tables(t *testing.T, inbox string) map[string]string {
 	t.Helper()
-	address, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	schema := address.Query().Get("schema")
-	address.RawQuery = "sslmode=disable"
-	conn, err := pgx.Connect(t.Context(), address.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
+	db, schema := schemaOf(t, inbox)
 	texts := func(query string) (all []string) {
-		rows, err := conn.Query(t.Context(), query)
-		if err == nil {
-			all, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		}
+		rows, err := db.Query(query)
 		if err != nil {
 			t.Fatal(err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var text string
+			if err := rows.Scan(&text); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, text)
 		}
 		return all
 	}
@@ -126,9 +120,8 @@ func tables(t *testing.T, database string) map[string]string {
 	for _, table := range texts("SELECT table_name::text FROM information_schema.tables WHERE table_schema = '" + schema + "'") {
 		for _, row := range texts("SELECT r::text FROM " + schema + "." + table + " r") {
 			found[table] += row + "\n"
-			for _, part := range strings.Split(row, `\\x`)[1:] {
-				end := strings.IndexFunc(part, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
-				bytes, _ := hex.DecodeString(part[:max(0, end)])
+			for _, digits := range regexp.MustCompile(`\\x([0-9a-f]+)`).FindAllStringSubmatch(row, -1) {
+				bytes, _ := hex.DecodeString(digits[1])
 				found[table] += string(bytes) + "\n"
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,8 +17,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
@@ -119,22 +116,12 @@ func TestInvalidAndKilled(t *testing.T) {
 		},
 		"PostgreSQL": func(t *testing.T) (string, func(string) bool, func(time.Duration)) {
 			database := pgtest.Schema(t)
-			address, err := url.Parse(database)
-			if err != nil {
-				t.Fatal(err)
-			}
-			wire := pgtest.Cut(t, address.Host)
-			schema := address.Query().Get("schema")
-			address.RawQuery = "sslmode=disable"
-			conn, err := pgx.Connect(t.Context(), address.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { conn.Close(t.Context()) })
+			db, schema := schemaOf(t, database)
+			wire := pgtest.Cut(t, hostOf(t, database))
 			return wire.Through(database), func(tenant string) bool {
 				n := 0
 				// the table may not be there yet
-				_ = conn.QueryRow(t.Context(), "SELECT count(*) FROM "+schema+".content WHERE position($1::bytea IN body) > 0", []byte(tenant)).Scan(&n)
+				_ = db.QueryRow("SELECT count(*) FROM "+schema+".content WHERE position($1::bytea IN body) > 0", []byte(tenant)).Scan(&n)
 				return n > 0
 			}, wire.Latency
 		},

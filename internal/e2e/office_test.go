@@ -170,6 +170,16 @@ func onBothInboxes(t *testing.T, test func(t *testing.T, inbox string)) {
 	})
 }
 
+// hostOf is where the server of an inbox listens.
+func hostOf(t *testing.T, inbox string) string {
+	t.Helper()
+	address, err := url.Parse(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address.Host
+}
+
 // inboxIn runs usher inbox against a running usher, in this process.
 func inboxIn(t *testing.T, u *testkit.Usher, args ...string) (code int, out string) {
 	t.Helper()

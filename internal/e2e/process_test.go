@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,11 +49,7 @@ func TestEndsWhileTheDatabaseStandsStill(t *testing.T) {
 		t.Skip("runs the built usher")
 	}
 	database := pgtest.Schema(t)
-	address, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire := pgtest.Cut(t, address.Host)
+	wire := pgtest.Cut(t, hostOf(t, database))
 	var hangs atomic.Bool
 	delivered, entered := make(chan struct{}, 1), make(chan struct{}, 1)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

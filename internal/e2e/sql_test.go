@@ -134,22 +134,32 @@ func (t *textTime) Scan(value any) (err error) {
 // bookOf opens an inbox to ask in SQL.
 func bookOf(t *testing.T, inbox string) book {
 	t.Helper()
-	driver, address, words := "sqlite", inbox+"?mode=ro", strings.NewReplacer("usher.", "", "$", "?")
 	if !strings.HasPrefix(inbox, "file:") {
-		server, err := url.Parse(inbox)
-		if err != nil {
-			t.Fatal(err)
-		}
-		words = strings.NewReplacer("usher.", server.Query().Get("schema")+".")
-		server.RawQuery = "sslmode=disable"
-		driver, address = "pgx", server.String()
+		db, schema := schemaOf(t, inbox)
+		return book{db, strings.NewReplacer("usher.", schema+".")}
 	}
-	db, err := sql.Open(driver, address)
+	db, err := sql.Open("sqlite", inbox+"?mode=ro")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	return book{db, words}
+	return book{db, strings.NewReplacer("usher.", "", "$", "?")}
+}
+
+// schemaOf opens the database of an inbox beside usher, and returns the inbox's schema.
+func schemaOf(t *testing.T, inbox string) (db *sql.DB, schema string) {
+	t.Helper()
+	address, err := url.Parse(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema = address.Query().Get("schema")
+	address.RawQuery = "sslmode=disable"
+	if db, err = sql.Open("pgx", address.String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db, schema
 }
 
 // Whatever webhooks say, SQL answers as the port does, and no query fails.
