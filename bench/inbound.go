@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"time"
@@ -221,7 +222,7 @@ func (l load) rate() float64 { return float64(l.acknowledged) / l.took.Seconds()
 
 // snapshotOf is a small webhook.
 func snapshotOf(platform, tenant string, users int) string {
-	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":1,"code":%q,"name":"T",`+
+	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":%d,"code":%q,"name":"T",`+
 		`"platform":{"id":2,"code":%q,"name":"P"}},"change":{"features":[{"code":"users","name":"Users","value":"","quantity":%d}],`+
-		`"subscriptions":[]}}}`, tenant, platform, users)
+		`"subscriptions":[]}}}`, crc32.ChecksumIEEE([]byte(tenant)), tenant, platform, users)
 }
