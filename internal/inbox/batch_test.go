@@ -332,28 +332,6 @@ func TestIntakeReadsNothingThatIsParked(t *testing.T) {
 	})
 }
 
-// Somebody else holds one tenant's lane, and many send for it. Others do not wait for as many transactions, each of
-// which waits for the lock.
-func TestManyForALockedLane(t *testing.T) {
-	t.Parallel()
-	e := &refusedLane{statement: "lane_lock"}
-	inBubble(t, "a file", func(t *testing.T, d *desk) {
-		var all []func()
-		for n := range 50 {
-			tenant, want := "locked", "canceling statement due to lock timeout"
-			if n%5 == 0 {
-				tenant, want = fmt.Sprint("t", n), "+"
-			}
-			all = append(all, func() { d.want(tenant, d.send(tenant, fmt.Sprint(n)), want) })
-		}
-		all = append(all, func() { e.set("locked", errLockedRow) }) // the writer stands still
-		d.together(all...)
-		if n := e.count.Load(); n > 10 {
-			t.Errorf("%d transactions waited", n)
-		}
-	}, between(intercepted{asks: e.asked}))
-}
-
 // A lane's row cannot be written, for a reason that does not look like the row's own. That does not fail everybody else's
 // webhooks.
 func TestOneRowThatCannotBeWritten(t *testing.T) {

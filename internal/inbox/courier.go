@@ -779,7 +779,7 @@ func (t *target) noteRejected(claim *claim, err error) bool {
 // isRejected says whether the database works, but rejects what usher wants to write.
 func isRejected(err error) bool {
 	var refused *engine.StatementError
-	return errors.As(err, &refused) && !refused.Locked
+	return errors.As(err, &refused)
 }
 
 // figures returns what this process knows about a receiver, with the database's times.

@@ -334,8 +334,6 @@ type refusedLane struct {
 	err    error // nil: it is not refused
 }
 
-var errLockedRow = &engine.StatementError{Err: errors.New("canceling statement due to lock timeout"), Locked: true}
-
 func (l *refusedLane) set(tenant string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

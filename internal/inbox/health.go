@@ -36,9 +36,6 @@ func (s *Inbox) Health() Health {
 	if full := s.engine.Full(); full != nil && !s.cfg.ReadOnly {
 		return Health{full, full.Since, time.Since(full.Since) >= outagePatience}
 	}
-	if since := s.engine.Locked(); !since.IsZero() && !s.cfg.ReadOnly {
-		return Health{engine.ErrLocked, since, time.Since(since) >= outagePatience}
-	}
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()

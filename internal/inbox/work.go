@@ -40,14 +40,6 @@ type work struct {
 	failed func(error)      // is called if the transaction is not committed
 }
 
-// onlyLane is the lane that it is about; none, if it is about several, or about something else, too.
-func (o *work) onlyLane() (name webhookgate.LaneName) {
-	if len(o.lanes)+len(o.known) == 1 && o.claim == nil && len(o.hooks) == 0 {
-		name = slices.Concat(o.lanes, o.known)[0]
-	}
-	return name
-}
-
 // A batch has at most this many works, and bytes.
 const (
 	maxBatchWorks = 256
@@ -296,15 +288,8 @@ func (s *Inbox) commit(works []*work) error {
 	err := s.transact(works)
 	var refused *engine.StatementError
 	if errors.As(err, &refused) && len(works) > 1 {
-		if refused.Locked {
-			slices.SortStableFunc(works, func(a, b *work) int { return lane.CompareNames(a.onlyLane(), b.onlyLane()) })
-		}
-		first, last := works[0].onlyLane(), works[len(works)-1].onlyLane()
-		failTogether := refused.Locked && first.IsLane() && first == last
-		if !failTogether {
-			half := len(works) / 2
-			return errors.Join(s.commit(works[:half:half]), s.commit(works[half:]))
-		}
+		half := len(works) / 2
+		return errors.Join(s.commit(works[:half:half]), s.commit(works[half:]))
 	}
 	if err != nil {
 		for _, w := range works {
@@ -312,11 +297,7 @@ func (s *Inbox) commit(works []*work) error {
 		}
 	}
 	if errors.As(err, &refused) {
-		if refused.Locked { // another client, or a replica that stands still in a transaction
-			s.cfg.Log.Warn("somebody else holds rows of the inbox's database for long: what needs them has failed", "err", err)
-		} else {
-			s.cfg.Log.Error("the database refuses what usher wants to write", "err", err)
-		}
+		s.cfg.Log.Error("the database refuses what usher wants to write", "err", err)
 		return nil
 	}
 	return err

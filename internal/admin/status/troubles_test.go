@@ -168,7 +168,7 @@ func TestTroubles(t *testing.T) {
 		{"database away", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(errors.New("connection refused")), true,
 			[]string{"critical", "takes no webhooks: connection refused" + since, "Nothing that was answered 200 is lost. Deliveries may wait, too, and questions about tenants that usher does not hold in memory may be answered 503. Check the database"}},
 		{"table locked", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(engine.ErrLocked), true,
-			[]string{"critical", "another client has locked a table", "pg_locks"}},
+			[]string{"critical", "another client has locked", "pg_locks"}},
 		{"database read-only", port(fine), gate("ok"), box(inbox.Figures{}, nil), fails(fmt.Errorf("no: %w", engine.ErrReadOnly)), true,
 			[]string{"critical", "it is read-only", "Make the database writable"}},
 		{"inbox nearly full", port(fine), gate("ok"), &inbox.Stats{Used: 1000 << 20, Limit: 1 << 30}, nil, false, []string{"warning", "nearly full: 1000\u00a0MiB of 1.0\u00a0GiB", "USHER_WEBHOOK_INBOX_MAX_BYTES"}},

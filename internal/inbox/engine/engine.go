@@ -35,9 +35,6 @@ type Engine interface {
 	Shared() bool
 	// Full says that there is so little room that only outcomes should be written; nil: there is enough.
 	Full() *FullError
-	// Locked says since when another client has locked a whole table, so that nothing can be written; zero: none has,
-	// as far as is known.
-	Locked() time.Time
 	// Maintain is called by the writer when it has nothing else to do, at most once a second.
 	Maintain()
 	Close() error
@@ -78,18 +75,15 @@ var ErrRow = errors.New("a row of the inbox cannot be read")
 var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: " +
 	"nobody knows whether it was done")
 
-// A StatementError says that the database works, but refused a statement because of its values, or because somebody
-// else has locked a row. So one operation of a batch is to blame, and the others can succeed without it.
-type StatementError struct {
-	Err    error
-	Locked bool // somebody else has locked a row
-}
+// A StatementError says that the database works, but refused a statement because of its values. So one operation of a
+// batch is to blame, and the others can succeed without it.
+type StatementError struct{ Err error }
 
 func (e *StatementError) Error() string { return e.Err.Error() }
 func (e *StatementError) Unwrap() error { return e.Err }
 
-// ErrLocked says that a whole table is locked.
-var ErrLocked = errors.New("another client has locked a table of the inbox")
+// ErrLocked says that a transaction has waited in vain for what another client has locked.
+var ErrLocked = errors.New("another client has locked rows or a table of the inbox for long")
 
 // ErrReadOnly says that the database may only be read.
 var ErrReadOnly = errors.New("it is read-only")

@@ -242,9 +242,6 @@ func (c *conn) version() (version int, err error) {
 // Shared implements engine.Engine.
 func (e *Engine) Shared() bool { return false }
 
-// Locked implements engine.Engine. No other process writes to the file.
-func (e *Engine) Locked() time.Time { return time.Time{} }
-
 // Close closes the connections, and unlocks the file.
 func (e *Engine) Close() error {
 	var errs []error

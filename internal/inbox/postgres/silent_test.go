@@ -1,0 +1,53 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"usher/internal/inbox/engine"
+	"usher/internal/testkit/pgtest"
+)
+
+// A replica that was stopped while it sends its last statements holds the row of numbers. Whoever waits for that row in
+// its own last statements ends it, and goes on; but not one who has locked a row and is at work.
+func TestSilentClientIsEnded(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	a, err := Parse(s.DSN())
+	check(t, err)
+	e, err := Open(a, nil, slog.New(slog.DiscardHandler))
+	check(t, err)
+	defer e.Close()
+	const locks = "BEGIN; UPDATE usher.schema_version SET version = version"
+	touch := func() error {
+		return e.Write(func(tx engine.Tx) error {
+			err := tx.Send()
+			tx.Queue("touch", nil)
+			return err
+		})
+	}
+
+	silent := connected(t, s)
+	check(t, second(silent.Exec(t.Context(), locks)))
+	check(t, touch())
+	if err := silent.Ping(t.Context()); err == nil {
+		t.Error("the silent one holds its row still")
+	}
+
+	busy := connected(t, s)
+	check(t, second(busy.Exec(t.Context(), locks)))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	works := make(chan error, 1)
+	go func() { works <- second(busy.Exec(ctx, "SELECT pg_sleep(600)")) }()
+	if err := touch(); !errors.Is(err, engine.ErrLocked) {
+		t.Errorf("while another one is at work: %v", err)
+	}
+	select {
+	case err := <-works:
+		t.Errorf("it was ended: %v", err)
+	default:
+	}
+}
