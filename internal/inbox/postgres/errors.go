@@ -42,7 +42,8 @@ func describe(err error) error {
 			return err
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			return &engine.AwayError{Err: noAnswer{err}}
+			// pgx would say: failed to receive message: timeout: context deadline exceeded.
+			return &engine.AwayError{Err: errors.New("the inbox's database does not answer")}
 		}
 		return &engine.AwayError{Err: fmt.Errorf("the inbox's database can't be reached: %w", oneLine{err})}
 	}
@@ -73,13 +74,6 @@ func describe(err error) error {
 	}
 	return fmt.Errorf("the inbox's database: %w", pg) // without the list of tries if it cannot connect
 }
-
-// noAnswer is a database that was asked, and is silent. pgx would say: failed to receive message: timeout: context
-// deadline exceeded.
-type noAnswer struct{ error }
-
-func (noAnswer) Error() string   { return "the inbox's database does not answer" }
-func (e noAnswer) Unwrap() error { return e.error }
 
 // oneLine is an error of pgx when it cannot connect. pgx names the user and the database, and has a line for each
 // try, with TLS and without: what is the same is said once.

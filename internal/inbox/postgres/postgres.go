@@ -126,6 +126,7 @@ func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 		"{skip}", "FOR UPDATE SKIP LOCKED",
 	)
 	e.statements = engine.Statements(statementsText, e.spelling)
+	e.statements["settings"] += ", pg_backend_pid()" // a statement of its own would cost more
 	e.statements["end_silent"] = endSilent
 	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if password != nil {
@@ -213,8 +214,17 @@ func (e *Engine) transact(fn func(engine.Tx) error) error {
 	defer cancel()
 	t := &tx{e: e, conn: e.conn, ctx: ctx}
 	t.batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	t.batch.Queue(e.statements["settings"])
-	t.batch.Queue("SELECT pg_backend_pid()").QueryRow(func(row pgx.Row) error { return row.Scan(&t.backend) })
+	t.batch.Queue(e.statements["settings"]).Query(func(rows pgx.Rows) error {
+		defer rows.Close()
+		for rows.Next() {
+			set, err := rows.Values()
+			if err != nil {
+				return err
+			}
+			t.backend = set[len(set)-1].(int32)
+		}
+		return rows.Err()
+	})
 	if time.Since(e.plansDiscarded) > planPatience {
 		e.plansDiscarded = time.Now()
 		t.batch.Queue("DISCARD PLANS")
