@@ -278,8 +278,6 @@ func (s *Inbox) drain() {
 
 // commit runs a transaction for works. It returns an error if the database failed. If the database refuses a
 // statement, one work is to blame: commit splits them in halves until that one is alone, and only that one fails.
-// Works of a lane that somebody else has locked fail together: each transaction with one of them waits for that lock,
-// and everybody else with it.
 func (s *Inbox) commit(works []*work) error {
 	works = slices.DeleteFunc(works, func(w *work) bool { return w.wanted != nil && !w.wanted() })
 	if len(works) == 0 {
