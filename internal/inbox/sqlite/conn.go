@@ -136,6 +136,8 @@ func bind(s *sqlite.Stmt, parameter int, value any, n int) {
 		s.BindText(parameter, asJSON(append([]int64{}, v...)))
 	case engine.Table:
 		s.BindText(parameter, asJSON(rowsOf(v)))
+	case nil:
+		s.BindNull(parameter)
 	default:
 		panic(fmt.Sprintf("a parameter can't be a %T", value))
 	}
