@@ -23,8 +23,7 @@ func TestPictureOfTheHouse(t *testing.T) {
 	picture, _, _ = strings.Cut(picture, "```")
 	var drawn, there []string
 	for _, line := range strings.Split(picture, "\n") {
-		rooms, _, _ := strings.Cut(line, "  ")
-		for _, m := range regexp.MustCompile(`(\S+)/(?: |$)`).FindAllStringSubmatch(rooms, -1) {
+		for _, m := range regexp.MustCompile(`(\S+)/(?:\s|$)`).FindAllStringSubmatch(line, -1) {
 			drawn = append(drawn, m[1])
 		}
 	}

@@ -76,13 +76,12 @@ func writeTables(w io.Writer) {
 		if sec.intro != "" {
 			fmt.Fprintf(w, "%s\n\n", sec.intro)
 		}
-		fmt.Fprintf(w, "| variable | default | meaning |\n|---|---|---|\n")
 		for _, v := range sec.rows {
 			meaning := v.meaning
 			if v.Secret() {
 				meaning += " Or `" + v.Name + "_FILE`." // the page's introduction says what that is
 			}
-			fmt.Fprintf(w, "| `%s` | %s | %s |\n", v.Name, v.unset, meaning)
+			fmt.Fprintf(w, "- `%s` (%s): %s\n", v.Name, v.unset, meaning)
 		}
 		fmt.Fprintln(w)
 	}
