@@ -19,10 +19,10 @@ const root = "../"
 // How many words a page may have, and all of them together. A page that needs more has said something twice, or belongs
 // somewhere else.
 var budgets = map[string]int{
-	"README.md": 800, "docs/connect.md": 560, "docs/uses.md": 1600, "docs/receivers.md": 800, "docs/entitlements.md": 1280,
-	"docs/reference.md": 2350, "docs/operations.md": 3050, "docs/reliability.md": 700, "docs/SECURITY.md": 1000,
-	"docs/architecture.md": 1250, "docs/CONTRIBUTING.md": 680, "deploy/README.md": 600, "deploy/try/README.md": 100,
-	"examples/README.md": 170, "bench/RESULTS.md": 370,
+	"README.md": 800, "docs/connect.md": 555, "docs/uses.md": 1600, "docs/receivers.md": 800, "docs/entitlements.md": 1275,
+	"docs/reference.md": 2300, "docs/operations.md": 3050, "docs/reliability.md": 680, "docs/SECURITY.md": 960,
+	"docs/architecture.md": 1250, "docs/CONTRIBUTING.md": 660, "deploy/README.md": 530, "deploy/try/README.md": 100,
+	"examples/README.md": 160, "bench/RESULTS.md": 355,
 }
 
 const budgetOfAll = 15000
@@ -92,10 +92,13 @@ func files(t *testing.T, endings []string, folders ...string) []string {
 			t.Fatal(err)
 		}
 	}
-	if len(all) < 10 {
-		t.Fatalf("only %q", all)
-	}
 	return all
+}
+
+// goFiles returns the files of code below these folders, without tests.
+func goFiles(t *testing.T, folders ...string) []string {
+	t.Helper()
+	return slices.DeleteFunc(files(t, []string{".go"}, folders...), func(path string) bool { return strings.HasSuffix(path, "_test.go") })
 }
 
 func read(t *testing.T, path string) string {
@@ -114,6 +117,9 @@ func pages(t *testing.T) map[string]string {
 	for _, path := range files(t, []string{".md"}, ".") {
 		all[strings.TrimPrefix(path, root)] = read(t, path)
 	}
+	if len(all) < 10 {
+		t.Fatalf("only %d pages", len(all))
+	}
 	return all
 }
 
@@ -121,10 +127,8 @@ func pages(t *testing.T) map[string]string {
 func code(t *testing.T, folders ...string) string {
 	t.Helper()
 	var all strings.Builder
-	for _, path := range files(t, []string{".go"}, folders...) {
-		if !strings.HasSuffix(path, "_test.go") {
-			all.WriteString(read(t, path))
-		}
+	for _, path := range goFiles(t, folders...) {
+		all.WriteString(read(t, path))
 	}
 	return all.String()
 }

@@ -2,7 +2,6 @@ package docs
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -189,6 +188,21 @@ func TestCodesAreDocumented(t *testing.T) {
 	}
 }
 
+// The function that docs/receivers.md shows is the one of the example, which tests run.
+func TestShownReceiver(t *testing.T) {
+	_, block, _ := strings.Cut(read(t, "receivers.md"), "```python\n")
+	block, _, _ = strings.Cut(block, "```")
+	example := read(t, root+"examples/receiver-python/receiver.py")
+	for line := range strings.Lines(block) {
+		if !strings.Contains(example, line) {
+			t.Errorf("examples/receiver-python does not have: %s", line)
+		}
+	}
+	if strings.Count(block, "\n") < 5 {
+		t.Error("receivers.md shows no function")
+	}
+}
+
 // What usher costs is named only as it was measured: each such figure is, rounded, in bench/RESULTS.md.
 func TestFigures(t *testing.T) {
 	number := regexp.MustCompile(`\d[\d,]*(?:\.\d+)?`)
@@ -223,7 +237,7 @@ func TestFigures(t *testing.T) {
 			}
 		}
 		if len(rows) < 2 {
-			t.Error(fmt.Sprintf("%s: only %q", page, rows))
+			t.Errorf("%s: only %q", page, rows)
 		}
 	}
 }
