@@ -3,39 +3,26 @@ package main
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"usher/internal/testkit/pgtest"
 )
 
-// A way to keep webhooks until they are delivered, and the binary that does it.
-type way struct {
-	name   string
-	inbox  string // a setting; inFile and onPostgres stand for a new one
-	binary string
-}
+// A way to keep webhooks until they are delivered.
+type way struct{ name, inbox string } // inbox is a setting; inFile and onPostgres stand for a new one
 
 const (
 	inFile     = "file:"
 	onPostgres = "postgres:"
 )
 
-// ways are all that are measured: those with an inbox or, with passing, also the one without. Each is followed by
-// that of the other build, if there is one.
-func (b *bench) ways(passing bool) (all []way) {
-	for _, w := range []way{{"pass-through", "", b.usher}, {"file", inFile, b.usher}, {"PostgreSQL", onPostgres, b.usher}} {
-		if w.inbox == "" && !passing {
-			continue
-		}
-		if all = append(all, w); b.beside != "" {
-			all = append(all, way{w.name + ", the other build", w.inbox, b.beside})
-		}
-	}
-	return all
-}
+var (
+	passThrough = way{"pass-through", ""}
+	inboxes     = []way{{"file", inFile}, {"PostgreSQL", onPostgres}}
+)
 
 // newInbox prepares an inbox, and returns the setting for it. stop ends its server.
 func (b *bench) newInbox(w way) (inbox string, stop func(), err error) {
@@ -71,7 +58,7 @@ func (b *bench) newGate(ctx context.Context, w way) (g *gate, stop func(), err e
 	if err != nil {
 		return nil, nil, err
 	}
-	u, err := b.start(ctx, w.binary, inbox, "USHER_WEBHOOK_FORWARD_URL=http://"+rc.address+"/")
+	u, err := b.start(ctx, inbox, "USHER_WEBHOOK_FORWARD_URL=http://"+rc.address+"/")
 	if err != nil {
 		drop()
 		return nil, nil, fmt.Errorf("%s: %w", w.name, err)
@@ -83,7 +70,7 @@ func (b *bench) newGate(ctx context.Context, w way) (g *gate, stop func(), err e
 // inbound measures the webhook gate in all its ways, in turns.
 func inbound(ctx context.Context, b *bench) ([]*table, error) {
 	var gates []*gate
-	for _, w := range b.ways(true) {
+	for _, w := range append([]way{passThrough}, inboxes...) {
 		g, stop, err := b.newGate(ctx, w)
 		if err != nil {
 			return nil, err
@@ -107,28 +94,21 @@ func inbound(ctx context.Context, b *bench) ([]*table, error) {
 	}
 	t := &table{
 		title:  "Webhooks, by where they are kept",
-		header: []string{"", "acknowledged/s", "delivered/s", "p50, ms", "p99, ms", "CPU, µs", "over the other's", "MB"},
+		header: []string{"", "acknowledged/s", "delivered/s", "p50, ms", "p99, ms", "CPU, µs", "MB"},
 		note: "Webhooks are snapshots of 3 KB, of 1,000 tenants in turn; one in ten is a copy. Each sender sends the next one " +
 			"when the last is answered: in pass-through by the receiver (at once), otherwise when it is synced or " +
 			"committed. Delivered/s counts until the last one is delivered. Senders, receiver, usher and database share " +
 			"the machine. CPU is usher's, for each webhook; MB is its memory (RSS) afterwards.",
 	}
 	for _, n := range counts {
-		for i, g := range gates {
-			s, ratio := g.samples[n], ""
-			if i > 0 && g.binary == b.beside {
-				var pairs []float64
-				for k, mine := range gates[i-1].samples[n] {
-					pairs = append(pairs, mine.cpu/s[k].cpu)
-				}
-				ratio = times(median(pairs, func(f float64) float64 { return f }))
-			}
+		for _, g := range gates {
+			s := g.samples[n]
 			t.add(fmt.Sprintf("%d × %s", n, g.name),
 				number(median(s, func(s sample) float64 { return s.rate() })),
 				number(median(s, func(s sample) float64 { return s.all })),
 				tenths(median(s, func(s sample) float64 { return quantile(s.latencies, 0.5).Seconds() * 1e3 })),
 				tenths(median(s, func(s sample) float64 { return quantile(s.latencies, 0.99).Seconds() * 1e3 })),
-				tenths(median(s, func(s sample) float64 { return s.cpu * 1e6 })), ratio, megabytes(g.memory()))
+				tenths(median(s, func(s sample) float64 { return s.cpu * 1e6 })), megabytes(g.memory()))
 		}
 	}
 	return []*table{t}, nil
@@ -175,7 +155,7 @@ func recovery(ctx context.Context, b *bench) ([]*table, error) {
 			"that. Then it listens again, and takes each at once. CPU is usher's, for each; MB its memory (RSS) at its highest.",
 			64*each),
 	}
-	for _, w := range b.ways(false) {
+	for _, w := range inboxes {
 		b.say("recovery, %s", w.name)
 		var first, all, cpu []float64
 		most := int64(0)
@@ -204,7 +184,7 @@ func recovery(ctx context.Context, b *bench) ([]*table, error) {
 					return fmt.Errorf("%d webhooks were refused: %w", l.refused, err)
 				}
 				time.Sleep(6 * time.Second) // usher waits for the receiver
-				highest, used, began := g.mostMemory(), g.cpu(), time.Now()
+				used, began := g.cpu(), time.Now()
 				if err := g.rc.up(); err != nil {
 					return err
 				}
@@ -215,7 +195,7 @@ func recovery(ctx context.Context, b *bench) ([]*table, error) {
 				took, err := g.rc.wait(ctx, int64(l.acknowledged-l.copies), began)
 				first, all = append(first, early.Seconds()*1e3), append(all, took.Seconds())
 				cpu = append(cpu, (g.cpu()-used)/float64(l.acknowledged)*1e6)
-				most = max(most, highest())
+				most = max(most, g.mostMemory())
 				return err
 			}()
 			if err != nil {
@@ -241,8 +221,8 @@ type load struct {
 func (l load) rate() float64 { return float64(l.acknowledged) / l.took.Seconds() }
 
 // snapshotOf is a small webhook.
-func snapshotOf(platform, tenant string, users int) *strings.Reader {
-	return strings.NewReader(fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":1,"code":%q,"name":"T",`+
+func snapshotOf(platform, tenant string, users int) string {
+	return fmt.Sprintf(`{"type":"TenantProvisioningChange","payload":{"tenant":{"id":%d,"code":%q,"name":"T",`+
 		`"platform":{"id":2,"code":%q,"name":"P"}},"change":{"features":[{"code":"users","name":"Users","value":"","quantity":%d}],`+
-		`"subscriptions":[]}}}`, tenant, platform, users))
+		`"subscriptions":[]}}}`, crc32.ChecksumIEEE([]byte(tenant)), tenant, platform, users)
 }

@@ -1,8 +1,7 @@
-// Bench measures usher on one machine, beside what people would use instead, and beside another build of it:
+// Bench measures usher on one machine, beside what people would use instead:
 //
-//	go run ./bench                                   # all of it, 15 minutes
+//	go run ./bench                                   # all of it, half an hour
 //	go run ./bench -quick                            # a few minutes; figures scatter more
-//	go run ./bench -only inbound -beside OLD         # one part, in pairs with the binary OLD
 //	go run ./bench -only inbound -o bench/RESULTS.md # the other parts of the file stay as they are
 //
 // It builds usher and runs it as a process. What is compared is measured in turns, several rounds of it, and a
@@ -43,11 +42,10 @@ var parts = []part{
 
 // bench is what all parts have in common.
 type bench struct {
-	quick  bool
-	loud   bool   // show usher's log
-	dir    string // temporary, on the disk that is measured
-	usher  string // the binary
-	beside string // another one; may be empty
+	quick bool
+	loud  bool   // show usher's log
+	dir   string // temporary, on the disk that is measured
+	usher string // the binary
 }
 
 // pick returns the figure for a quick run, or that for a full one.
@@ -89,7 +87,6 @@ func run(ctx context.Context) error {
 	flag.BoolVar(&b.quick, "quick", false, "take less time; the figures scatter more")
 	flag.BoolVar(&b.loud, "v", false, "show usher's log, which slows it down")
 	flag.StringVar(&b.dir, "dir", os.TempDir(), "a folder on the `disk` that is measured")
-	flag.StringVar(&b.beside, "beside", "", "measure this `binary`, another build of usher, in turns with this one")
 	only := flag.String("only", "", "measure this `part` alone: outbound, inbound, recovery, changes or growth")
 	output := flag.String("o", "", "also write the results into this `file`, in place of the same parts")
 	flag.Parse()
@@ -114,9 +111,6 @@ func run(ctx context.Context) error {
 		s := section{name: p.name, facts: []string{versionOf(ctx, b.usher), machine, "load " + busy()}}
 		if b.quick {
 			s.facts = append(s.facts, "with -quick")
-		}
-		if b.beside != "" {
-			s.facts = append(s.facts, other+": "+versionOf(ctx, b.beside))
 		}
 		s.began = time.Now()
 		if s.tables, err = p.run(ctx, b); err == nil {

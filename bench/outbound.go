@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,8 +36,15 @@ type court struct {
 	measured, others []string // the commands that pin programs to cores
 	reverseProxy     string   // built like usher
 	token, service   string   // what the service gives out, and its address
-	readings         map[string]map[scenario][]reading
-	idle, busy       map[string][]int64 // memory, by the peer's name
+}
+
+// An entrant is a peer that runs.
+type entrant struct {
+	peer
+	*process
+	address  string
+	idle     int64 // memory
+	readings map[scenario][]reading
 }
 
 // A reading is what one load says of one peer.
@@ -55,10 +61,7 @@ func outbound(ctx context.Context, b *bench) ([]*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &court{
-		bench: b, token: strings.Repeat(rand.Text(), 35), service: ports[0], // 900 bytes, as a JWT
-		readings: make(map[string]map[scenario][]reading), idle: make(map[string][]int64), busy: make(map[string][]int64),
-	}
+	o := &court{bench: b, token: strings.Repeat(rand.Text(), 35), service: ports[0]} // 900 bytes, as a JWT
 	if path, err := exec.LookPath("taskset"); err == nil {
 		o.measured, o.others = []string{path, "-c", "0"}, []string{path, "-c", "1"}
 	}
@@ -74,84 +77,85 @@ func outbound(ctx context.Context, b *bench) ([]*table, error) {
 		return nil, err
 	}
 	defer service.stop()
-	running := make(map[string]*process)
-	addresses := make(map[string]string)
-	for _, p := range o.installed() {
-		if ports, err = freePorts(1); err != nil {
-			return nil, err
+	var all []*entrant
+	for _, p := range peers {
+		if p.program != "" && o.program(p.program) == "" {
+			continue
 		}
-		args, env, err := p.command(o, ports[0])
+		e, err := o.enter(ctx, p)
 		if err != nil {
-			return nil, err
-		}
-		r, err := b.launch(append(slices.Clone(o.measured), args...), append(env, "GOMAXPROCS=1"))
-		if err != nil {
-			return nil, err
-		}
-		defer r.stop()
-		addresses[p.name], running[p.name], o.readings[p.name] = ports[0], r, make(map[scenario][]reading)
-		if err := r.answers(ctx, http.MethodPost, "http://"+ports[0]+target(sizes[0]), query); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
-		time.Sleep(300 * time.Millisecond) // its start is over
-		o.idle[p.name] = append(o.idle[p.name], r.memory())
+		defer e.stop()
+		all = append(all, e)
 	}
 	rounds := pick(b, 2, 8)
 	for round := range rounds {
 		b.say("calls, round %d of %d", round+1, rounds)
 		for _, s := range scenarios {
-			if err := o.round(ctx, s, running, addresses, round); err != nil {
+			if err := o.round(ctx, s, all[0], all[1:], round); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return []*table{o.table()}, nil
+	return []*table{o.table(all)}, nil
+}
+
+func (o *court) enter(ctx context.Context, p peer) (*entrant, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	args, env, err := p.command(o, ports[0])
+	if err != nil {
+		return nil, err
+	}
+	r, err := o.launch(append(slices.Clone(o.measured), args...), append(env, "GOMAXPROCS=1"))
+	if err != nil {
+		return nil, err
+	}
+	if err := r.answers(ctx, http.MethodPost, "http://"+ports[0]+target(sizes[0]), query); err != nil {
+		r.stop()
+		return nil, err
+	}
+	time.Sleep(300 * time.Millisecond) // its start is over
+	return &entrant{p, r, ports[0], r.memory(), make(map[scenario][]reading)}, nil
 }
 
 // round takes one reading of each peer, and one of usher right before or after it: what else the machine does changes
 // from second to second, and should hit both. No peer is always the first.
-func (o *court) round(
-	ctx context.Context, s scenario, running map[string]*process, addresses map[string]string, round int,
-) error {
-	all := o.installed()[1:]
-	for turn := range all {
-		name := all[(turn+round)%len(all)].name
-		var us, them reading
-		pair := []struct {
-			name string
-			to   *reading
-		}{{ours, &us}, {name, &them}}
+func (o *court) round(ctx context.Context, s scenario, usher *entrant, others []*entrant, round int) error {
+	for turn := range others {
+		them := others[(turn+round)%len(others)]
+		pair := []*entrant{usher, them}
 		if (turn+round)%2 == 1 {
 			slices.Reverse(pair)
 		}
-		for _, p := range pair {
-			var err error
-			if *p.to, err = o.reading(ctx, p.name, running[p.name], s, addresses[p.name]); err != nil {
-				return fmt.Errorf("%s: %w", p.name, err)
+		for _, e := range pair {
+			r, err := o.reading(ctx, e, s)
+			if err != nil {
+				return fmt.Errorf("%s: %w", e.name, err)
 			}
+			e.readings[s] = append(e.readings[s], r)
 		}
-		them.beside = us.cpu
-		o.readings[ours][s] = append(o.readings[ours][s], us)
-		o.readings[name][s] = append(o.readings[name][s], them)
+		theirs, ours := them.readings[s], usher.readings[s]
+		theirs[len(theirs)-1].beside = ours[len(ours)-1].cpu
 	}
 	return nil
 }
 
 // reading loads a program for a second, from another process: each connection with its next call when the last one is
 // answered.
-func (o *court) reading(ctx context.Context, name string, p *process, s scenario, address string) (r reading, err error) {
+func (o *court) reading(ctx context.Context, e *entrant, s scenario) (r reading, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return r, err
 	}
-	args := append(slices.Clone(o.others), self, loadRole, address, target(s.size), strconv.Itoa(s.connections))
+	args := append(slices.Clone(o.others), self, loadRole, e.address, target(s.size), strconv.Itoa(s.connections))
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
-	before, most := p.cpu(), p.mostMemory()
+	before := e.cpu()
 	out, err := cmd.Output()
-	if rss := most(); s == scenarios[0] {
-		o.busy[name] = append(o.busy[name], rss)
-	}
 	var l callsDone
 	if err == nil {
 		err = json.Unmarshal(out, &l)
@@ -162,7 +166,7 @@ func (o *court) reading(ctx context.Context, name string, p *process, s scenario
 	if err != nil {
 		return r, err
 	}
-	return reading{rate: float64(l.Calls) / l.Took.Seconds(), p50: l.P50, p99: l.P99, cpu: (p.cpu() - before) / float64(l.Calls)}, nil
+	return reading{rate: float64(l.Calls) / l.Took.Seconds(), p50: l.P50, p99: l.P99, cpu: (e.cpu() - before) / float64(l.Calls)}, nil
 }
 
 // loadRole is the first argument with which this program is a load.
@@ -217,19 +221,18 @@ func makeLoad(address, target, connections string) error {
 	return errors.Join(errors.Join(errs...), json.NewEncoder(os.Stdout).Encode(done))
 }
 
-func (o *court) table() *table {
+func (o *court) table(all []*entrant) *table {
 	t := &table{title: "CPU time of a call in µs (usher's over it); p50/p99 in ms; calls a second", header: []string{""}}
 	for _, s := range scenarios {
 		t.header = append(t.header, s.String(), "p50/p99", "calls/s")
 	}
-	t.header = append(t.header, "MB idle", "busy")
-	var versions []string
-	for _, p := range o.installed() {
-		row := []string{p.name}
+	t.header = append(t.header, "MB idle", "most")
+	for _, e := range all {
+		row := []string{e.name}
 		for _, s := range scenarios {
-			all := o.readings[p.name][s]
+			all := e.readings[s]
 			cpu := tenths(median(all, func(r reading) float64 { return r.cpu }) * 1e6)
-			if p.name != ours {
+			if e.name != ours {
 				cpu += " (" + times(median(all, func(r reading) float64 { return r.beside / max(r.cpu, 1e-9) })) + ")"
 			}
 			row = append(row, cpu,
@@ -237,11 +240,7 @@ func (o *court) table() *table {
 					median(all, func(r reading) float64 { return r.p99.Seconds() * 1e3 })),
 				number(median(all, func(r reading) float64 { return r.rate })))
 		}
-		byte := func(n int64) float64 { return float64(n) }
-		t.add(append(row, megabytes(int64(median(o.idle[p.name], byte))), megabytes(int64(median(o.busy[p.name], byte))))...)
-		if path := o.program(p.program); path != "" {
-			versions = append(versions, p.program+" "+programVersion(path))
-		}
+		t.add(append(row, megabytes(e.idle), megabytes(e.mostMemory()))...)
 	}
 	where := "Nothing is pinned."
 	if o.measured != nil {
@@ -249,19 +248,6 @@ func (o *court) table() *table {
 	}
 	t.note = fmt.Sprintf("Columns: the size of the answer, and how many connections. A call is a POST of %d bytes with a token "+
 		"of %d bytes. %s ReverseProxy is Go's httputil.ReverseProxy with a fixed header; each peer keeps up to 1024 "+
-		"connections. Memory is RSS, idle and with 64 connections. Beside usher: %s.",
-		len(query), len(o.token), where, strings.Join(versions, ", "))
+		"connections. Memory is RSS, idle and at its highest.", len(query), len(o.token), where)
 	return t
-}
-
-var versionNumber = regexp.MustCompile(`\d+\.\d+\.\d+`)
-
-func programVersion(path string) string {
-	for _, flag := range []string{"-v", "version"} {
-		out, _ := exec.Command(path, flag).CombinedOutput()
-		if v := versionNumber.Find(out); v != nil {
-			return string(v)
-		}
-	}
-	return "?"
 }

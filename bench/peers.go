@@ -8,10 +8,7 @@ import (
 	"strings"
 )
 
-const (
-	ours  = "usher"
-	other = "usher, the other build" // see -beside
-)
+const ours = "usher"
 
 // A peer is a program that adds a token to calls: usher, or what people would use instead. Each is told what a careful
 // person would tell it for this one purpose: one worker, connections to the service kept, no access log.
@@ -22,8 +19,7 @@ type peer struct {
 }
 
 var peers = []peer{
-	{ours, "", func(o *court, listen string) ([]string, []string, error) { return o.usherCommand(o.usher, listen) }},
-	{other, "", func(o *court, listen string) ([]string, []string, error) { return o.usherCommand(o.beside, listen) }},
+	{ours, "", usherCommand},
 	{"ReverseProxy", "", func(o *court, listen string) ([]string, []string, error) {
 		return []string{o.reverseProxy, "-listen", listen, "-to", "http://" + o.service, "-token", o.token}, nil, nil
 	}},
@@ -31,12 +27,12 @@ var peers = []peer{
 	{"nginx", "nginx", nginxCommand},
 }
 
-func (o *court) usherCommand(binary, listen string) (args, env []string, err error) {
+func usherCommand(o *court, listen string) (args, env []string, err error) {
 	ports, err := freePorts(1)
 	if err != nil {
 		return nil, nil, err
 	}
-	return []string{binary}, []string{
+	return []string{o.usher}, []string{
 		"USHER_CLIENT_ID=bench", "USHER_CLIENT_SECRET=bench", "USHER_BASE_URL=http://" + o.service,
 		"USHER_LISTEN=" + listen, "USHER_ADMIN_LISTEN=" + ports[0],
 	}, nil
@@ -95,14 +91,4 @@ http://%s {
 func (o *court) program(name string) string {
 	path, _ := exec.LookPath(name)
 	return path
-}
-
-// installed are the peers that can be measured here.
-func (o *court) installed() (all []peer) {
-	for _, p := range peers {
-		if (p.program == "" || o.program(p.program) != "") && (p.name != other || o.beside != "") {
-			all = append(all, p)
-		}
-	}
-	return all
 }

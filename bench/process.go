@@ -88,23 +88,8 @@ func (p *process) status(name string) int64 {
 
 func (p *process) memory() int64 { return p.status("VmRSS") }
 
-// mostMemory watches the memory until it is asked for the most of it.
-func (p *process) mostMemory() (most func() int64) {
-	done, result := make(chan struct{}), make(chan int64)
-	go func() {
-		rss := int64(0)
-		for {
-			rss = max(rss, p.memory())
-			select {
-			case <-done:
-				result <- rss
-				return
-			case <-time.After(100 * time.Millisecond):
-			}
-		}
-	}()
-	return func() int64 { close(done); return <-result }
-}
+// mostMemory is the most that it ever held.
+func (p *process) mostMemory() int64 { return p.status("VmHWM") }
 
 // cpu is the CPU time that the process has used, in seconds.
 func (p *process) cpu() float64 {
@@ -167,7 +152,7 @@ type usher struct {
 }
 
 // start runs an usher with this inbox, if any, and returns when it is ready.
-func (b *bench) start(ctx context.Context, binary, inbox string, settings ...string) (*usher, error) {
+func (b *bench) start(ctx context.Context, inbox string, settings ...string) (*usher, error) {
 	ports, err := freePorts(3)
 	if err != nil {
 		return nil, err
@@ -180,7 +165,7 @@ func (b *bench) start(ctx context.Context, binary, inbox string, settings ...str
 	if inbox != "" {
 		env = append(env, "USHER_ENTITLEMENTS_LISTEN="+u.entitlements)
 	}
-	if u.process, err = b.launch([]string{binary}, env); err != nil {
+	if u.process, err = b.launch([]string{b.usher}, env); err != nil {
 		return nil, err
 	}
 	if err := u.answers(ctx, http.MethodGet, "http://"+u.admin+"/readyz", ""); err != nil {

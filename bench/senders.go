@@ -26,6 +26,7 @@ type sender struct {
 	tenants []string
 	sent    []int // of each tenant, acknowledged; also the number of its next one
 	turn    int   // whose turn it is
+	body    func(tenant string, n int) string
 	count   int
 	request bytes.Buffer
 }
@@ -35,7 +36,7 @@ type fleet []*sender
 
 func newFleet(address, name string, senders, tenants int) (f fleet) {
 	for i := range senders {
-		s := &sender{host: address, sent: make([]int, tenants)}
+		s := &sender{host: address, sent: make([]int, tenants), body: bodyOf}
 		for n := range tenants {
 			s.tenants = append(s.tenants, fmt.Sprintf("%s-%d-%d", name, i, n))
 		}
@@ -105,7 +106,7 @@ func (s *sender) send(l *load) error {
 	if again {
 		n--
 	}
-	body := bodyOf(s.tenants[i], n)
+	body := s.body(s.tenants[i], n)
 	s.request.Reset()
 	fmt.Fprintf(&s.request,
 		"POST /webhooks HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", s.host, len(body), body)

@@ -4,9 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -69,76 +66,44 @@ func TestPlainWords(t *testing.T) {
 		patterns[u] = regexp.MustCompile(u.pattern)
 	}
 	looked := 0
-	look := func(where, text string, lists ...[]unclear) {
+	look := func(path string, line int, text string, lists ...[]unclear) {
 		looked++
 		text = names.ReplaceAllString(text, "")
 		for _, u := range slices.Concat(lists...) {
 			if found := patterns[u].FindString(text); found != "" {
-				t.Errorf("%s: %q: better: %s", where, found, u.instead)
+				t.Errorf("%s:%d: %q: better: %s", path, line, found, u.instead)
 			}
 		}
 	}
-	forUsers := func(where, text string) { look(where, text, unclearEverywhere, unclearToUsers) }
-	inComments := func(where, text string) { look(where, text, unclearEverywhere) }
-	for _, top := range []string{"README.md", "docs", "examples", "deploy", "bench", "main.go", "proxy", "tokens", "webhookgate", "internal"} {
-		err := filepath.WalkDir(root+top, func(path string, d fs.DirEntry, err error) error {
-			name := filepath.ToSlash(strings.TrimPrefix(path, root))
-			if isBelow(name, spared) {
-				return err
+	for _, path := range append(files(t, []string{".md"}, "."), goFiles(t, ".")...) {
+		if slices.ContainsFunc(spared, func(p string) bool { return strings.HasPrefix(path, root+p) }) {
+			continue
+		}
+		if strings.HasSuffix(path, ".md") {
+			for n, line := range strings.Split(read(t, path), "\n") {
+				look(path, n+1, line, unclearEverywhere, unclearToUsers)
 			}
-			switch {
-			case err != nil || d.IsDir():
-			case strings.HasSuffix(name, ".md"):
-				lookAtPage(t, path, name, forUsers)
-			case strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go"):
-				lookAtCode(t, path, name, forUsers, inComments)
-			}
-			return err
-		})
+			continue
+		}
+		// Of code its comments, and the literals that users read: errors, log messages, help.
+		positions := token.NewFileSet()
+		file, err := parser.ParseFile(positions, path, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
+		for _, c := range file.Comments {
+			look(path, positions.Position(c.Pos()).Line, strings.Join(strings.Fields(c.Text()), " "), unclearEverywhere)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				if text, err := strconv.Unquote(lit.Value); err == nil && strings.Contains(text, " ") {
+					look(path, positions.Position(lit.Pos()).Line, text, unclearEverywhere, unclearToUsers)
+				}
+			}
+			return true
+		})
 	}
 	if looked < 4500 {
 		t.Errorf("looked at %d lines, strings and comments only", looked)
 	}
-}
-
-func isBelow(name string, prefixes []string) bool {
-	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
-}
-
-func lookAtPage(t *testing.T, path, name string, look func(where, text string)) {
-	t.Helper()
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for line := range strings.Lines(string(page)) {
-		n++
-		look(name+":"+strconv.Itoa(n), strings.TrimRight(line, "\n"))
-	}
-}
-
-// lookAtCode looks at the string literals of a file (errors, log messages, help), and at its
-// comments.
-func lookAtCode(t *testing.T, path, name string, literals, comments func(where, text string)) {
-	t.Helper()
-	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, path, nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range file.Comments {
-		comments(name+":"+strconv.Itoa(files.Position(c.Pos()).Line), strings.Join(strings.Fields(c.Text()), " "))
-	}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-			if text, err := strconv.Unquote(lit.Value); err == nil && strings.Contains(text, " ") {
-				literals(name+":"+strconv.Itoa(files.Position(lit.Pos()).Line), text)
-			}
-		}
-		return true
-	})
 }

@@ -27,34 +27,25 @@ func TestAccounts(t *testing.T) {
 		{"Python", "python3", []string{"python3", "accounts/accounts.py"}},
 		{"PHP", "php", []string{"php", "accounts/accounts.php"}},
 		{"Perl", "perl", []string{"perl", "accounts/accounts.pl"}},
-		{"Java", "java", append(quickJava[:len(quickJava):len(quickJava)], "accounts/Accounts.java")},
+		{"Java", "java", []string{"java", "Accounts"}},
 		{"Node", "node", []string{"node", "accounts/accounts.mjs"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			needs(t, tc.needs)
-			quick := compiled(t, tc.command)
-			if !*long {
-				tc.command = quick
-			}
-			out, err := run(env, url, append(tc.command, "Brücke")...)
+			command := compiled(t, tc.command)
+			out, err := run(env, url, append(command, "Brücke")...)
 			if err != nil || table(out) != want {
 				t.Errorf("%v, got\n%s", err, out)
 			}
-			if !*long && slow(quick) {
-				return
-			}
-			tc.command = quick
-			if *long {
-				if out, err := run(env, "http://127.0.0.1:1/graphql", tc.command...); err == nil || !strings.Contains(out, "127.0.0.1") {
-					t.Errorf("nobody listens there: %v %s", err, out)
-				}
+			if out, err := run(env, "http://127.0.0.1:1/graphql", command...); err == nil || !strings.Contains(out, "127.0.0.1") {
+				t.Errorf("nobody listens there: %v %s", err, out)
 			}
 			// What GraphQL rejects comes with a 200: who reads no JSON shows it as it is.
-			if out, err := run(env, rejecting, tc.command...); !strings.Contains(out, "Missing required permission") || err == nil && !strings.Contains(out, `"errors"`) {
+			if out, err := run(env, rejecting, command...); !strings.Contains(out, "Missing required permission") || err == nil && !strings.Contains(out, `"errors"`) {
 				t.Errorf("invalid: %v %s", err, out)
 			}
-			if out, err := run(env, url+"/elsewhere", tc.command...); err == nil || !strings.Contains(out, "NOT_FOUND") {
+			if out, err := run(env, url+"/elsewhere", command...); err == nil || !strings.Contains(out, "NOT_FOUND") {
 				t.Errorf("no such page: %v %s", err, out)
 			}
 		})

@@ -5,7 +5,6 @@ package examples
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -19,8 +18,6 @@ import (
 	"usher/internal/testkit"
 	"usher/internal/testkit/kept"
 )
-
-var long = flag.Bool("long", false, "also what only a change of an example, or of the page that tells of it, can break")
 
 var shared string // a folder for what several tests use
 
@@ -46,11 +43,7 @@ func needs(t *testing.T, program string) {
 	}
 }
 
-// quickJava has Java start a short program in half of its usual CPU time.
-var quickJava = []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
-
-// classes are the examples in Java, compiled: Java compiles a file that it is given each time, which
-// takes longer than all else.
+// classes are the examples in Java, compiled: Java compiles a file that it is given each time.
 var classes = sync.OnceValues(func() (string, error) {
 	files, _ := filepath.Glob("*/*.java")
 	javac, err := exec.LookPath("javac")
@@ -82,7 +75,7 @@ func output(command string, args ...string) error {
 	return nil
 }
 
-// compiled is a faster form of a command.
+// compiled is a command with Java's classes, and in half of Java's usual CPU time for a short program.
 func compiled(t *testing.T, command []string) []string {
 	t.Helper()
 	if command[0] != "java" {
@@ -92,11 +85,8 @@ func compiled(t *testing.T, command []string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(quickJava[:len(quickJava):len(quickJava)], "-cp", dir, strings.TrimSuffix(filepath.Base(command[len(command)-1]), ".java"))
+	return append([]string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", dir}, command[1:]...)
 }
-
-// slow says whether a language takes half a second to start.
-func slow(command []string) bool { return command[0] == "java" || command[0] == "node" }
 
 // packages is a folder with an example in Node, and the packages from npm that the tests use.
 var packages = sync.OnceValues(func() (string, error) {
@@ -108,7 +98,7 @@ var packages = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	install := []string{"install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "graphql-request@7", "graphql@16"}
+	install := []string{"install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"}
 	installed, err := kept.Folder(func(folder string) error {
 		return cmp.Or(os.WriteFile(filepath.Join(folder, "package.json"), needed, 0o600), output("npm", append([]string{"--prefix", folder}, install...)...))
 	}, install, needed)

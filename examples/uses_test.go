@@ -25,19 +25,7 @@ import (
 // own ports, in a network of their own. What they show as output must come.
 func TestReadmeAndUses(t *testing.T) {
 	t.Parallel()
-	use(t, readme(t)+usesPage(t), strings.NewReplacer())
-}
-
-// The use in which webhooks come by themselves, by a person, who reads before each step: meanwhile dozens have come.
-func TestUsesAtHumanSpeed(t *testing.T) {
-	if !*long {
-		t.Skip("a person's pace: with -long")
-	}
-	t.Parallel()
-	begin, rest, _ := strings.Cut(usesPage(t), "\n## 1. ")
-	_, rest, _ = strings.Cut(rest, "\n## 5. ")
-	fifth, _, _ := strings.Cut(rest, "\n## 6. ")
-	use(t, begin+"\n## 5. "+fifth, strings.NewReplacer(" --every 1s\n", " --every 20ms\n", "\nuntil ./usher inbox", "\nsleep 0.8\nuntil ./usher inbox"))
+	use(t, readme(t)+usesPage(t))
 }
 
 func usesPage(t *testing.T) string { return page(t, "../docs/uses.md") }
@@ -124,11 +112,11 @@ func TestUsesKeepSettingsApart(t *testing.T) {
 	}
 }
 
-// use does what docs/uses.md, or a part of it, says, with changes to its script.
-func use(t *testing.T, page string, changed *strings.Replacer) {
+// use does what the pages say.
+func use(t *testing.T, page string) {
 	t.Helper()
 	script, want := walkthrough(page)
-	script = strings.ReplaceAll(changed.Replace(script), "; do sleep 1; done\n", "; do sleep 0.1; done\n")
+	script = strings.ReplaceAll(script, "; do sleep 1; done\n", "; do sleep 0.1; done\n")
 	// As testkit.Binary does, which others need, too.
 	built := regexp.MustCompile(`(?m)^go build -o (\S+) \.$`).ReplaceAllString(script, "cp "+testkit.Binary(t)+" $1")
 	if built == script || len(want) < 3 {

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"usher/internal/testkit/pipes"
 	"usher/tokens"
 )
 
@@ -126,13 +127,11 @@ func TestRefusedBeforeTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := r.handler.cfg
 		cfg.Source = tokens.NewSource(&tokens.Client{URL: "http://down/", Secret: func() string { return "" }, HTTP: down{}}, cfg.Log)
-		l := &pipes{conns: make(chan net.Conn)}
+		l := make(pipes.Listener)
 		server := &http.Server{Handler: New(cfg)}
 		go server.Serve(l)
 		defer server.Close()
-		near, far := net.Pipe()
-		l.conns <- far
-		defer near.Close()
+		near := l.Dial(t)
 		begin := time.Now()
 		io.WriteString(near, "POST /graphql HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(near), nil)
@@ -218,15 +217,3 @@ func TestStreamedAtTheEndOfAChunk(t *testing.T) {
 type down struct{}
 
 func (down) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("down") }
-
-// pipes is a listener whose connections exist only in this process.
-type pipes struct{ conns chan net.Conn }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	if c, ok := <-p.conns; ok {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-func (p *pipes) Close() error   { close(p.conns); return nil }
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -29,15 +27,10 @@ func TestGuard(t *testing.T) {
 		code   string
 	}{
 		{"plain", open, "POST", "/graphql", "", nil, 200, ""},
-		{"any method", open, "PATCH", "/graphql", "", nil, 200, ""},
 		{"authorization of the caller's own", open, "POST", "/graphql", "", http.Header{"Authorization": {"Basic abc"}}, 200, ""},
-		{"other path", open, "POST", "/", "", nil, 404, "NOT_FOUND"},
 		{"token endpoint", open, "GET", "/oauth/token", "", nil, 404, "NOT_FOUND"},
 		{"token endpoint, no key", keyed, "GET", "/oauth/token", "", nil, 401, "KEY_REQUIRED"},
-		{"below", open, "POST", "/graphql/x", "", nil, 404, "NOT_FOUND"},
-		{"trailing slash", open, "POST", "/graphql/", "", nil, 404, "NOT_FOUND"},
 		{"escaped", open, "POST", "/%67raphql", "", nil, 404, "NOT_FOUND"},
-		{"dots", open, "POST", "/x/../graphql", "", nil, 404, "NOT_FOUND"},
 		{"other case", open, "POST", "/GraphQL", "", nil, 404, "NOT_FOUND"},
 		{"trace", open, "TRACE", "/graphql", "", nil, 405, "METHOD_REFUSED"},
 		{"rebound", open, "POST", "/graphql", "evil.example", nil, 421, "HOST_REFUSED"},
@@ -46,23 +39,16 @@ func TestGuard(t *testing.T) {
 		{"address bar, or a page's redirect", open, "GET", "/graphql?query={x}", "", http.Header{"Sec-Fetch-Site": {"none"}, "Sec-Fetch-Mode": {"navigate"}}, 403, "BROWSER_REFUSED"},
 		{"GET of a rebound page", listed, "GET", "/graphql?query={x}", "usher.internal:8080", nil, 403, "BROWSER_REFUSED"},
 		{"HEAD of a rebound page", listed, "HEAD", "/graphql?query={x}", "usher.internal", nil, 403, ""},
-		// A browser says its origin.
-		{"POST to a listed name", listed, "POST", "/graphql", "usher.internal", nil, 200, ""},
 		{"GET of this machine", listed, "GET", "/graphql?query={x}", "localhost:8080", nil, 200, ""},
 		{"GET with the key", keyedAndListed, "GET", "/graphql?query={x}", "usher.internal", http.Header{"X-Usher-Key": {"sesame"}}, 200, ""},
 		{"no key", keyed, "POST", "/graphql", "", nil, 401, "KEY_REQUIRED"},
-		{"no key, other path", keyed, "POST", "/", "", nil, 401, "KEY_REQUIRED"},
 		{"wrong key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesam"}}, 401, "KEY_REQUIRED"},
-		{"empty key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {""}}, 401, "KEY_REQUIRED"},
 		{"key as basic", keyed, "POST", "/graphql", "", http.Header{"Authorization": {"Basic sesame"}}, 401, "KEY_REQUIRED"},
 		{"wrong password", keyed, "POST", "/graphql", "", basic("sesame", "sesam"), 401, "KEY_REQUIRED"},
 		{"both keys", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesame, open-please"}}, 401, "KEY_REQUIRED"},
-		{"what stands between the keys", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {","}}, 401, "KEY_REQUIRED"},
 		{"key as password", keyed, "POST", "/graphql", "", basic("whoever", "sesame"), 200, ""},
-		{"key as password, no user", keyed, "POST", "/graphql", "", basic("", "open-please"), 200, ""},
 		{"the second key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"open-please"}}, 200, ""},
 		{"the second key as bearer, another in its header", keyed, "POST", "/graphql", "", http.Header{"Authorization": {"Bearer open-please"}, "X-Usher-Key": {"x"}}, 200, ""},
-		{"key in its header", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesame"}}, 200, ""},
 		{"key as bearer", keyed, "POST", "/graphql", "", http.Header{"Authorization": {"bearer sesame"}}, 200, ""},
 		{"page that knows the key", keyed, "POST", "/graphql", "", http.Header{"X-Usher-Key": {"sesame"}, "Origin": {"x"}}, 403, "BROWSER_REFUSED"},
 	} {
@@ -102,18 +88,4 @@ func basic(user, password string) http.Header {
 	req := http.Request{Header: http.Header{}}
 	req.SetBasicAuth(user, password)
 	return req.Header
-}
-
-func TestConnectIsRefusedAndClosed(t *testing.T) {
-	r := newRig(t, nil)
-	conn, err := net.Dial("tcp", r.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	io.WriteString(conn, "CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\nGET /graphql HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	answers, _ := io.ReadAll(conn)
-	if !strings.HasPrefix(string(answers), "HTTP/1.1 405 ") || strings.Count(string(answers), "HTTP/1.1 ") != 1 {
-		t.Errorf("got %s", answers)
-	}
 }

@@ -14,7 +14,7 @@ const maxID = 128
 
 // log writes a call's line in the log, at info if the call failed, otherwise at debug. Of what a caller has sent
 // it logs only the ids that people find the call by, and these only if they have their documented form.
-func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken bool) {
+func (c *Config) log(r *http.Request, out *outcome, took time.Duration, broken bool) {
 	level, message := slog.LevelInfo, ""
 	switch {
 	case out.status == statusGone || broken && r.Context().Err() != nil:
@@ -31,11 +31,11 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 	default:
 		level, message = slog.LevelDebug, "call answered"
 	}
-	if !h.cfg.Log.Enabled(r.Context(), level) {
+	if !c.Log.Enabled(r.Context(), level) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("port", h.cfg.Name), slog.String("method", r.Method), slog.Int("status", out.status),
+		slog.String("port", c.Name), slog.String("method", r.Method), slog.Int("status", out.status),
 		slog.Duration("took", took.Round(time.Microsecond)), slog.String("from", r.RemoteAddr),
 	}
 	if p := out.problem; p != nil {
@@ -52,7 +52,7 @@ func (h *Handler) log(r *http.Request, out *outcome, took time.Duration, broken 
 			attrs = append(attrs, slog.String("request_id", id))
 		}
 	}
-	h.cfg.Log.LogAttrs(r.Context(), level, message, attrs...)
+	c.Log.LogAttrs(r.Context(), level, message, attrs...)
 }
 
 // requestID returns the caller's X-Request-Id if it is safe to log.

@@ -15,10 +15,9 @@ import (
 	"usher/internal/guard"
 )
 
-// Some client libraries fetch a token themselves, with the client ID and the secret that they were given. usher
-// answers them itself: what it hands out opens this port, and nothing else. The service is not asked. What a
-// caller sends here may be the service's real secret, which usher may not know, so nothing of it is logged,
-// kept or put into an answer.
+// Some client libraries fetch a token themselves. usher answers them: what it hands out opens this port, and nothing
+// else. What a caller sends here may be the service's real secret, so nothing of it is logged, kept or put into an
+// answer.
 
 const (
 	tokenPath = "/oauth/token"
@@ -35,44 +34,44 @@ func asksForToken(r *http.Request) bool {
 	return r.Method == http.MethodPost && r.URL.Path == tokenPath && r.URL.RawPath == ""
 }
 
-// answerToken answers a token request.
-func (h *Handler) answerToken(out *outcome, r *http.Request) {
-	setPatience(out.ResponseWriter, h.patience) // for all of the body
+// answerToken answers a token request, or returns why not.
+func (c *Config) answerToken(out *outcome, r *http.Request, patience time.Duration) *problem {
+	setPatience(out.ResponseWriter, patience) // for all of the body
 	body, err := io.ReadAll(http.MaxBytesReader(out.ResponseWriter, r.Body, maxTokenRequest))
 	var form url.Values
 	if err == nil {
 		form, err = readForm(r.Header.Get("Content-Type"), body)
 	}
-	token, known := h.localToken(r, form)
+	token, known := c.localToken(r, form)
 	grant := form.Get("grant_type")
-	refuse := func(status int, code, message string) {
-		h.answer(out, &problem{status: status, code: code, message: message, oauth: true, close: err != nil})
+	refuse := func(status int, code, message string) *problem {
+		return &problem{status: status, code: code, message: message, oauth: true, close: err != nil}
 	}
 	switch {
 	case err != nil: // it may quote the body
-		refuse(http.StatusBadRequest, "invalid_request", "the body can't be read: it should be a form or JSON, of 64 KiB at most")
+		return refuse(http.StatusBadRequest, "invalid_request", "the body can't be read: it should be a form or JSON, of 64 KiB at most")
 	case grant == "" && known, grant != "" && grant != "client_credentials":
-		refuse(http.StatusBadRequest, "unsupported_grant_type", "usher knows the grant client_credentials only")
+		return refuse(http.StatusBadRequest, "unsupported_grant_type", "usher knows the grant client_credentials only")
 	case !known:
-		refuse(http.StatusUnauthorized, "invalid_client",
+		return refuse(http.StatusUnauthorized, "invalid_client",
 			"the client_secret is not the key of this port: a program that calls usher sends USHER_KEY as its client secret")
-	default:
-		out.Header().Set("Cache-Control", "no-store")
-		guard.WriteJSON(out, http.StatusOK, map[string]any{
-			"access_token": token, "token_type": "Bearer", "expires_in": int(localLife.Seconds()), "created_at": time.Now().Unix(),
-		})
 	}
+	out.Header().Set("Cache-Control", "no-store")
+	guard.WriteJSON(out, http.StatusOK, map[string]any{
+		"access_token": token, "token_type": "Bearer", "expires_in": int(localLife.Seconds()), "created_at": time.Now().Unix(),
+	})
+	return nil
 }
 
 // localToken returns what a caller gets who sent these credentials: the key that it has as its secret. Without a
 // key any credentials will do.
-func (h *Handler) localToken(r *http.Request, form url.Values) (token string, known bool) {
-	if h.cfg.Key == nil {
+func (c *Config) localToken(r *http.Request, form url.Values) (token string, known bool) {
+	if c.Key == nil {
 		return localToken, true
 	}
 	_, password, _ := r.BasicAuth()
 	unescaped, _ := url.QueryUnescape(password) // as RFC 6749 wants it, and few clients send it
-	for key := range strings.SplitSeq(h.cfg.Key(), ",") {
+	for key := range strings.SplitSeq(c.Key(), ",") {
 		if guard.OneOf([]string{form.Get("client_secret"), password, unescaped}, key) {
 			token, known = strings.TrimSpace(key), true
 		}

@@ -64,19 +64,18 @@ func problemOf(err error) *problem {
 	}
 }
 
-type (
-	response struct {
-		Errors []responseError `json:"errors"`
-	}
-	responseError struct {
-		Message    string     `json:"message"`
-		Extensions extensions `json:"extensions"`
-	}
-	extensions struct {
+// response is a GraphQL response.
+type response struct {
+	Errors []responseError `json:"errors"`
+}
+
+type responseError struct {
+	Message    string `json:"message"`
+	Extensions struct {
 		Code   string `json:"code"`
 		Reason string `json:"reason,omitempty"`
-	}
-)
+	} `json:"extensions"`
+}
 
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
@@ -95,5 +94,7 @@ func (p *problem) write(w http.ResponseWriter) {
 		guard.WriteJSON(w, p.status, map[string]string{"error": p.code, "error_description": p.message})
 		return
 	}
-	guard.WriteJSON(w, p.status, response{[]responseError{{p.message, extensions{p.code, p.reason}}}})
+	e := responseError{Message: p.message}
+	e.Extensions.Code, e.Extensions.Reason = p.code, p.reason
+	guard.WriteJSON(w, p.status, response{[]responseError{e}})
 }

@@ -1,88 +1,37 @@
-// Package proxy is the outbound part of usher: what a caller sends to /graphql on a local
-// port goes to the billing service with a bearer token.
-//
-// A call takes three steps. Handler.check decides whether the caller may use the port at all.
-// httputil.ReverseProxy passes the call on, and streams the answer back unchanged. transport adds
-// the token and, on a 401, renews it and sends the call once more. usher's own answers are GraphQL
-// responses; problem.go makes them.
+// Package proxy is the outbound part of usher: what a caller sends to /graphql on a local port goes to the billing
+// service with a bearer token. Handler.check decides whether the caller may use the port at all. httputil.ReverseProxy
+// passes the call on, and streams the answer back unchanged. transport adds the token and, on a 401, renews it and
+// sends the call once more.
 package proxy
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	"usher/internal/guard"
 	"usher/internal/logs"
-	"usher/internal/wire"
-	"usher/tokens"
 )
 
-// Config is what a local port needs to know.
-type Config struct {
-	// Name is the port's name in logs. Required.
-	Name string
-	// Target is the address of the service's /graphql. Required.
-	Target *url.URL
-	// Source provides the tokens. Required.
-	Source *tokens.Source
-	// Upstream carries the calls. Required.
-	Upstream interface {
-		Do(*http.Request, wire.Call) (*http.Response, error)
-	}
-	// ReplayLimit is the largest request body that is kept for a second try after a 401. A larger
-	// one streams, and is sent once. Zero: no body is kept.
-	ReplayLimit int64
-	// ReplayMemory limits the memory of the kept bodies of all ports together. Required.
-	ReplayMemory *Memory
-	// Hosts says which Host headers are answered. Required.
-	Hosts *guard.Hosts
-	// Key returns the key that callers must send, or several separated by commas. Nil: no key
-	// is required. A func that returns the empty string lets no caller in.
-	Key func() string
-	// Log gets a line for every failed call, at info or above. Required.
-	Log *slog.Logger
-	// Started is called when a call begins, Finished when it has ended, with the status that the
-	// caller saw, and Replayed for each second try after a 401. They must not block. Required.
-	Started  func()
-	Finished func(status int, took time.Duration)
-	Replayed func()
-	// Failed is called for each call that failed because of usher or of the way to the service, with one
-	// of Failures. It must not block. May be nil.
-	Failed func(reason string)
-}
+const (
+	// path is the only path that usher sends to the service.
+	path = "/graphql"
 
-// Failures are the reasons that Config.Failed is called with: the codes of usher's own 5xx answers,
-// UNAUTHORIZED for a 401 of the service that a new token did not help against, and CUT_OFF for a call
-// that took longer than usher's shutdown.
-var Failures = [...]string{
-	tokenRejected, tokenUnavailable, upstreamUnreachable, upstreamTimeout, "UNAUTHORIZED", "CUT_OFF",
-}
+	// bodyPatience is how long usher waits for the next bytes of a caller's body.
+	bodyPatience = 30 * time.Second
 
-// path is the only path that usher sends to the service.
-const path = "/graphql"
+	// drainPatience is how long a caller has to send the rest of a request that is already answered.
+	// net/http reads that rest, and would wait for it without a limit.
+	drainPatience = 5 * time.Second
 
-// bodyPatience is how long usher waits for the next bytes of a caller's body.
-const bodyPatience = 30 * time.Second
-
-// drainPatience is how long a caller has to send the rest of a request that is already answered.
-// net/http reads that rest, and would wait for it without a limit.
-const drainPatience = 5 * time.Second
-
-// flushPatience is how long usher holds back a part of an answer of known length. Most answers
-// arrive in one piece, and then head and body leave in one write. (Of an answer of unknown length
-// ReverseProxy passes each part on at once.)
-const flushPatience = 10 * time.Millisecond
-
-// statusGone is logged and counted if the caller hung up before the answer, or if usher cut the call
-// off. No caller ever gets it. (nginx uses the same number.)
-const statusGone = 499
+	// flushPatience is how long usher holds back a part of an answer of known length. Most answers
+	// arrive in one piece, and then head and body leave in one write.
+	flushPatience = 10 * time.Millisecond
+)
 
 // Handler serves one local port.
 type Handler struct {
@@ -96,13 +45,9 @@ type Handler struct {
 func New(cfg Config) *Handler {
 	h := &Handler{cfg: cfg, patience: bodyPatience, drain: drainPatience}
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite:        h.rewrite,
-		Transport:      &transport{cfg},
-		ModifyResponse: addLength,
-		ErrorHandler:   h.fail,
-		FlushInterval:  flushPatience,
-		BufferPool:     buffers{},
-		ErrorLog:       logs.ForLibrary(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
+		Rewrite: h.rewrite, Transport: &transport{cfg}, ModifyResponse: addLength, ErrorHandler: h.fail,
+		FlushInterval: flushPatience, BufferPool: buffers{},
+		ErrorLog: logs.ForLibrary(cfg.Log.With("port", cfg.Name), slog.LevelInfo, "proxying"),
 	}
 	return h
 }
@@ -118,7 +63,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.cfg.Failed(reason)
 		}
 		h.cfg.Finished(out.status, took)
-		h.log(r, out, took, broken != nil)
+		h.cfg.log(r, out, took, broken != nil)
 		out.caller.end(r, h.drain)
 		if broken == nil {
 			endNormally(w, r)
@@ -136,7 +81,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if asksForToken(r) {
-		h.answerToken(out, r)
+		if p := h.cfg.answerToken(out, r, h.patience); p != nil {
+			h.answer(out, p)
+		}
 		return
 	}
 	// usher never switches protocols. So it drops an Upgrade header before ReverseProxy acts on it.
@@ -163,21 +110,15 @@ func (h *Handler) check(r *http.Request) *problem {
 		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "this call comes from a web browser, and client credentials are not for browsers"}
 	case h.cfg.Key == nil && reads && h.cfg.Hosts.Rebindable(r.Host):
-		return &problem{
-			status: http.StatusForbidden,
-			code:   "BROWSER_REFUSED",
+		return &problem{status: http.StatusForbidden, code: "BROWSER_REFUSED",
 			message: "this GET may come from a web page whose name leads here: without a key (USHER_KEY), " +
-				"send a POST, or call the port by its address",
-		}
+				"send a POST, or call the port by its address"}
 	case asksForToken(r): // its secret is in its body
 		return nil
 	case h.cfg.Key != nil && !guard.HasKey(r.Header, h.cfg.Key()):
-		return &problem{
-			status: http.StatusUnauthorized,
-			code:   "KEY_REQUIRED",
+		return &problem{status: http.StatusUnauthorized, code: "KEY_REQUIRED",
 			message: "the key of this port is missing or wrong: send it as 'Authorization: Bearer KEY', " +
-				"as the password of Basic authentication, or as 'X-Usher-Key: KEY'",
-		}
+				"as the password of Basic authentication, or as 'X-Usher-Key: KEY'"}
 	// The path must be exactly this one as it was sent: with an unusual escape RawPath is set.
 	case r.URL.Path != path || r.URL.RawPath != "":
 		return &problem{status: http.StatusNotFound, code: "NOT_FOUND",
@@ -254,63 +195,12 @@ func (h *Handler) answer(out *outcome, p *problem) {
 	p.write(out)
 }
 
-// cutOff reports whether usher is shutting down and has cut the call off.
-func cutOff(r *http.Request) bool { return context.Cause(r.Context()) == guard.ErrCutOff }
-
-// outcome is the ResponseWriter of one call. It remembers what the caller saw.
-type outcome struct {
-	http.ResponseWriter
-	request *http.Request
-	caller  callerBody // its ReadCloser is nil if there is no body
-	status  int
-	problem *problem // of one of usher's own answers; otherwise nil
-}
-
-func (o *outcome) WriteHeader(status int) {
-	if status < 200 { // the answer is still to come
-		if o.request.ProtoAtLeast(1, 1) { // HTTP/1.0 has no 1xx
-			o.ResponseWriter.WriteHeader(status)
-		}
-		return
-	}
-	if o.status == 0 {
-		o.status = status
-	}
-	h := o.Header()
-	// A nil entry: net/http must not guess a type that the service did not send.
-	if h["Content-Type"] == nil {
-		h["Content-Type"] = nil
-	}
-	// To keep the connection, net/http would now read a part of the body and discard it. The
-	// service would get a body with a hole in it.
-	if o.caller.inTransit() {
-		h.Set("Connection", "close")
-	}
-	o.ResponseWriter.WriteHeader(status)
-}
-
-// failure returns which of Failures the call is, or nothing.
-func (o *outcome) failure() string {
-	switch {
-	case o.problem != nil && o.problem.status >= 500:
-		return o.problem.code
-	case o.problem == nil && o.status == http.StatusUnauthorized:
-		return "UNAUTHORIZED"
-	case o.problem == nil && cutOff(o.request):
-		return "CUT_OFF"
-	}
-	return ""
-}
-
-// Unwrap is for http.ResponseController.
-func (o *outcome) Unwrap() http.ResponseWriter { return o.ResponseWriter }
-
-// buffers is ReverseProxy's pool of buffers for copying answers. They are as large as Linux's default
-// receive buffer, and four times as large as ReverseProxy's own: an answer of 100 KB needs 9 system
-// calls instead of 16.
+// buffers is ReverseProxy's pool of buffers for copying answers. They are as large as Linux's default receive buffer:
+// an answer of 100 KB needs 9 system calls instead of 16.
 type buffers struct{}
 
 var bufferPool = sync.Pool{New: func() any { return new([128 << 10]byte) }}
 
-func (buffers) Get() []byte  { return bufferPool.Get().(*[128 << 10]byte)[:] }
+func (buffers) Get() []byte { return bufferPool.Get().(*[128 << 10]byte)[:] }
+
 func (buffers) Put(b []byte) { bufferPool.Put((*[128 << 10]byte)(b)) }

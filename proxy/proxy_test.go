@@ -143,18 +143,6 @@ func code(t *testing.T, answer string) string {
 	return r.Errors[0].Extensions.Code
 }
 
-func TestCallGetsToken(t *testing.T) {
-	r := newRig(t, nil)
-	for range 3 {
-		if status, answer := r.post(t, query); status != 200 || !strings.Contains(answer, `"accounts"`) {
-			t.Fatalf("%d %s", status, answer)
-		}
-	}
-	if n := r.billing.TokenRequests(); n != 1 {
-		t.Errorf("%d token requests", n)
-	}
-}
-
 // What passes and what does not, seen from the service.
 func TestWhatLeaves(t *testing.T) {
 	var seen *http.Request
@@ -215,25 +203,6 @@ func TestWhatLeaves(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("did not reach the service: %v", want)
-	}
-}
-
-func TestNothingSecretIsLogged(t *testing.T) {
-	var auth atomic.Value
-	r := newRig(t, nil)
-	r.billing.OnCall = func(req *http.Request, _ []byte) { auth.Store(req.Header.Get("Authorization")) }
-	r.post(t, query)
-	r.billing.Revoke()
-	r.post(t, query)
-	r.billing.FailGraphQL(sandbox.Fault{HangUp: true})
-	r.post(t, query)
-	log := r.log.String()
-	token := strings.TrimPrefix(auth.Load().(string), "Bearer ")
-	if strings.Contains(log, token) || strings.Contains(log, token[len(token)-20:]) || strings.Contains(log, "s3cret") {
-		t.Errorf("a secret is in the log:\n%s", log)
-	}
-	if !strings.Contains(log, "long before it expired") {
-		t.Errorf("nothing is said of the early revocation:\n%s", log)
 	}
 }
 

@@ -301,66 +301,6 @@ func TestNeverSentTwice(t *testing.T) {
 	}
 }
 
-// A connection that died before a byte was written costs nobody a failed call.
-func TestDeadConnectionsAreReplaced(t *testing.T) {
-	for _, method := range []string{"GET", "POST"} {
-		t.Run(method, func(t *testing.T) {
-			var calls atomic.Int64
-			var broken, refused atomic.Bool
-			r := newRig(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }), func(c *Config) {
-				upstream := newUpstream(wire.Config{Timeout: 5 * time.Second, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-					if refused.Load() {
-						return nil, errors.New("connection refused")
-					}
-					conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-					return &brittleConn{Conn: conn, broken: &broken}, err
-				}})
-				t.Cleanup(upstream.CloseIdleConnections)
-				c.Upstream = upstream
-			})
-			send := func() int {
-				var body io.Reader
-				if method == "POST" {
-					body = strings.NewReader(query)
-				}
-				req, _ := http.NewRequest(method, r.URL+"/graphql", body)
-				resp, err := http.DefaultTransport.RoundTrip(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				resp.Body.Close()
-				return resp.StatusCode
-			}
-			if status := send(); status != 200 {
-				t.Fatalf("first: %d", status)
-			}
-			broken.Store(true) // writes on the connections that there are fail, with nothing written
-			if status := send(); status != 200 || calls.Load() != 2 {
-				t.Errorf("second: %d after %d calls", status, calls.Load())
-			}
-			refused.Store(true) // and there is no other to be had
-			if status := send(); status != 502 || calls.Load() != 2 {
-				t.Errorf("third: %d after %d calls", status, calls.Load())
-			}
-		})
-	}
-}
-
-// brittleConn fails its first write after broken is set, as a connection does that
-// the other side has reset; connections dialled later are fine.
-type brittleConn struct {
-	net.Conn
-	broken *atomic.Bool
-	used   atomic.Bool
-}
-
-func (c *brittleConn) Write(p []byte) (int, error) {
-	if c.used.Swap(true) && c.broken.Load() {
-		return 0, errors.New("broken pipe")
-	}
-	return c.Conn.Write(p)
-}
-
 // A token may expire while a connection is being made, or while a small body that is not kept
 // arrives. Then the call leaves with the next one, or, if there is none, not at all. Nothing has left
 // until then, so a body that is not kept makes no difference.

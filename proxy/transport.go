@@ -29,10 +29,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if body.stream != nil && body.length >= 0 {
-		// If the caller waits for 100 Continue, net/http sends it on this read, which reads nothing.
-		// It must not do so later: then another goroutine reads the body, and a 1xx answer of the
-		// service may be written at the same time. (A body in chunks needs no such read, because the
-		// first chunks have been read already.)
+		// If the caller waits for 100 Continue, net/http sends it on this read, which reads nothing. Later another
+		// goroutine reads the body, and a 1xx answer of the service may be written at the same time. (Of a body in
+		// chunks the first have been read already.)
 		_, _ = req.Body.Read(nil)
 	}
 	resp, token, err := t.send(req, body, token)

@@ -46,19 +46,15 @@ func Rejected(err error) bool {
 
 // Client asks a token endpoint for tokens of one identity.
 type Client struct {
-	// URL is the address of the token endpoint. Required.
-	URL string
-	// ID is the ID of the API client application. Required.
-	ID string
-	// Secret returns the current client secret. Required.
-	Secret func() string
-	// Scope has the scopes to request, separated by spaces. Required.
-	Scope string
-	// HTTP sends the request. Required. It must not follow redirects, which could show the secret
-	// to somebody else, and its errors must not quote the answer, which may contain a token.
+	URL       string        // of the token endpoint
+	ID        string        // of the API client application
+	Secret    func() string // returns the current client secret
+	Scope     string        // the scopes to request, separated by spaces
+	UserAgent string        // empty: none
+
+	// HTTP must not follow redirects, which could show the secret to somebody else, and its errors must not quote the
+	// answer, which may contain a token.
 	HTTP http.RoundTripper
-	// UserAgent is sent as the User-Agent header; empty: none.
-	UserAgent string
 }
 
 // Fetch requests a token once. Its error is a *RejectedError if the endpoint refused. Any other error
@@ -103,10 +99,7 @@ func (c *Client) request(
 
 func (c *Client) ask(ctx context.Context, clientSecret string) (*http.Response, error) {
 	form := url.Values{
-		"grant_type":    {"client_credentials"},
-		"scope":         {c.Scope},
-		"client_id":     {c.ID},
-		"client_secret": {clientSecret},
+		"grant_type": {"client_credentials"}, "scope": {c.Scope}, "client_id": {c.ID}, "client_secret": {clientSecret},
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -135,11 +128,8 @@ func readAnswer(status int, body []byte, asked time.Time, clientSecret string) (
 	switch {
 	case status == 400 || status == 401 || status == 403:
 		if code := stringIn(fields["error"]); code != "" {
-			return nil, &RejectedError{
-				Status:      status,
-				Code:        presentable(code, clientSecret),
-				Description: presentable(stringIn(fields["error_description"]), clientSecret),
-			}
+			description := presentable(stringIn(fields["error_description"]), clientSecret)
+			return nil, &RejectedError{status, presentable(code, clientSecret), description}
 		}
 		return nil, fmt.Errorf("the token endpoint answered %d without an OAuth error", status)
 	case status >= 300 && status < 400:

@@ -10,19 +10,6 @@ import (
 // meanwhile wait a little for the new one. If usher dropped the token and could not get another one,
 // a single odd answer of the service would stop every call.
 
-const (
-	// refusedLimit is how long a caller waits for a new token before it uses the refused one.
-	refusedLimit = 2 * time.Second
-
-	// A 401 may start forcedBurst refreshes in a row, then one every forcedEvery.
-	forcedBurst = 5
-	forcedEvery = time.Second
-)
-
-// ErrKept says that Replace did not request a new token, because the service has refused too many
-// recently. The caller should pass the service's 401 on.
-var ErrKept = errors.New("the service rejected too many tokens recently: usher does not request a new one yet")
-
 // Replace returns another token than refused, which the service has answered with 401. If refused is
 // still the current token, Replace fetches a new one: once for all callers, and not during a backoff.
 // If that fails, only callers of Replace get the error; all others use refused while it is valid.

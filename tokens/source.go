@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +30,7 @@ type NoTokenError struct {
 var errStopped = errors.New("usher is shutting down")
 
 func (e *NoTokenError) Error() string { return e.Err.Error() }
+
 func (e *NoTokenError) Unwrap() error { return e.Err }
 
 // Source keeps the token of one identity. NewSource makes one.
@@ -39,8 +39,7 @@ type Source struct {
 	log    *slog.Logger
 
 	// Fetched is called with the outcome of each request to the token endpoint, and EarlyRevoked for
-	// each token that the service has refused long before its end. Set them before Run, or leave
-	// them as they are: then they do nothing.
+	// each token that the service has refused long before its end. Set them before Run.
 	Fetched      func(*Token, error)
 	EarlyRevoked func()
 
@@ -84,22 +83,15 @@ func (r *refresh) wait(ctx context.Context, limit time.Duration) (*Token, error)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-timeout.C:
-		return nil, &NoTokenError{
-			Err:        fmt.Errorf("the token endpoint did not answer within %v", waitLimit),
-			RetryAfter: time.Second,
-		}
+		return nil, &NoTokenError{fmt.Errorf("the token endpoint did not answer within %v", waitLimit), time.Second}
 	}
 }
 
 // NewSource returns a source without a token. Run fetches tokens.
 func NewSource(client *Client, log *slog.Logger) *Source {
 	s := &Source{
-		client:       client,
-		log:          log,
-		Fetched:      func(*Token, error) {},
-		EarlyRevoked: func() {},
-		wake:         make(chan struct{}, 1),
-		forced:       rate.NewLimiter(rate.Every(forcedEvery), forcedBurst),
+		client: client, log: log, Fetched: func(*Token, error) {}, EarlyRevoked: func() {},
+		wake: make(chan struct{}, 1), forced: rate.NewLimiter(rate.Every(forcedEvery), forcedBurst),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
@@ -150,15 +142,10 @@ func (s *Source) step(now time.Time) time.Duration {
 	return longestSleep
 }
 
-// Token returns the current token. If it is valid and the service has not refused it, Token neither
-// waits nor locks nor allocates.
-//
-// If there is no valid token, Token waits for the refresh in progress, until ctx ends but for ten
-// seconds at most. While usher waits until it may ask a failing endpoint again, Token returns a
-// *NoTokenError at once.
-//
-// If the service has refused the token, a refresh is about to replace it. Token waits two seconds
-// for the new one, and then returns the refused one, which may still work.
+// Token returns the current token. If it is valid and the service has not refused it, Token neither waits nor locks nor
+// allocates. If there is no valid token, Token waits for the refresh in progress, ten seconds at most. While usher waits
+// until it may ask a failing endpoint again, Token returns a *NoTokenError at once. If the service has refused the
+// token, Token waits two seconds for the new one, and then returns the refused one, which may still work.
 func (s *Source) Token(ctx context.Context) (*Token, error) {
 	if t := s.current.Load(); t != nil && t.valid(time.Now()) && !t.refused.Load() {
 		return t, nil
@@ -374,6 +361,15 @@ func (f *failure) follow(err error, retryAfter time.Duration) *failure {
 	return &failure{err: err, since: since, backoff: backoff, next: time.Now().Add(wait)}
 }
 
-func jitter(d time.Duration, from, to float64) time.Duration {
-	return time.Duration(float64(d) * (from + (to-from)*rand.Float64()))
-}
+const (
+	// refusedLimit is how long a caller waits for a new token before it uses the refused one.
+	refusedLimit = 2 * time.Second
+
+	// A 401 may start forcedBurst refreshes in a row, then one every forcedEvery.
+	forcedBurst = 5
+	forcedEvery = time.Second
+)
+
+// ErrKept says that Replace did not request a new token, because the service has refused too many
+// recently. The caller should pass the service's 401 on.
+var ErrKept = errors.New("the service rejected too many tokens recently: usher does not request a new one yet")

@@ -345,20 +345,6 @@ func TestReady(t *testing.T) {
 	})
 }
 
-func BenchmarkToken(b *testing.B) {
-	s := NewSource(client("http://billing"), quiet())
-	s.current.Store(newToken("abc", time.Now(), time.Hour))
-	ctx := b.Context()
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if _, err := s.Token(ctx); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}
-
 func TestTokenAllocatesNothingAndTakesNoLock(t *testing.T) {
 	s := NewSource(client("http://billing"), quiet())
 	s.current.Store(newToken("abc", time.Now(), time.Hour))

@@ -1,10 +1,7 @@
-// Package tokens keeps a valid OAuth 2.0 access token ready, from the client-credentials grant.
-//
-// A [Source] holds the current token of one identity (client and scope). To get the token, a caller
-// needs one atomic load. The source renews it in the background well before it expires, with one
-// request for all callers. A caller waits only if there is no valid token, or the service has just
-// refused it. The type of an error says whether the token endpoint refused ([RejectedError]) or could
-// not be reached.
+// Package tokens keeps a valid OAuth 2.0 access token ready, from the client-credentials grant. A [Source] holds the
+// current token of one identity (client and scope), and renews it in the background well before it expires, with one
+// request for all callers. A caller needs one atomic load. It waits only if there is no valid token, or the service has
+// just refused it.
 package tokens
 
 import (
@@ -13,6 +10,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -24,13 +22,9 @@ import (
 )
 
 const (
-	// unknownLife is the life of a token if the endpoint does not say how long it lives.
-	unknownLife = 5 * time.Minute
-	// longestLife is the longest life that usher believes.
-	longestLife = 30 * 24 * time.Hour
-	// shortestLife is the shortest life that usher believes: with a life of some milliseconds each
-	// call would need a new token.
-	shortestLife = time.Second
+	unknownLife  = 5 * time.Minute     // the life of a token if the endpoint does not say how long it lives
+	longestLife  = 30 * 24 * time.Hour // the longest life that usher believes
+	shortestLife = time.Second         // the shortest: with some milliseconds each call would need a new token
 )
 
 // Token is an access token, and how long it may be used. It prints as its fingerprint.
@@ -48,11 +42,8 @@ type Token struct {
 func newToken(value string, asked time.Time, life time.Duration) *Token {
 	sum := sha256.Sum256([]byte(value))
 	return &Token{
-		header:      []string{"Bearer " + value},
-		fingerprint: hex.EncodeToString(sum[:4]),
-		asked:       asked,
-		life:        life,
-		renewAt:     jitter(life, 0.76, 0.82), // random, so that replicas that started together do not renew together
+		header: []string{"Bearer " + value}, fingerprint: hex.EncodeToString(sum[:4]), asked: asked, life: life,
+		renewAt: jitter(life, 0.76, 0.82), // random, so that replicas that started together do not renew together
 	}
 }
 
@@ -74,8 +65,10 @@ func (t *Token) age(now time.Time) time.Duration { return clock.Age(t.asked, now
 
 func (t *Token) valid(now time.Time) bool { return t.age(now) < t.life }
 
-func (t *Token) String() string       { return t.fingerprint }
-func (t *Token) GoString() string     { return t.fingerprint }
+func (t *Token) String() string { return t.fingerprint }
+
+func (t *Token) GoString() string { return t.fingerprint }
+
 func (t *Token) LogValue() slog.Value { return slog.StringValue(t.fingerprint) }
 
 // lifeOf returns how long a token lives: the shorter of the answer's expires_in and the token's own
@@ -109,9 +102,8 @@ func seconds(raw json.RawMessage) (time.Duration, bool) {
 	return clampSeconds(f)
 }
 
-// jwtLife reads the life of a JWT without verifying it: usher is not the token's audience, and only
-// wants to know when to renew it. ok is false if the token is not a JWT, or does not have both
-// claims. usher does not use exp alone, because it would have to compare the service's clock with ours.
+// jwtLife reads the life of a JWT without verifying it: usher only wants to know when to renew it. ok is false if the
+// token is not a JWT, or does not have both claims: exp alone would be compared with our clock, not the service's.
 func jwtLife(token string) (time.Duration, bool) {
 	claims := jwt.MapClaims{}
 	// The error does not matter: the parser fills claims before it checks the algorithm, and a claim
@@ -133,4 +125,8 @@ func clampSeconds(s float64) (time.Duration, bool) {
 	}
 	s = min(s, longestLife.Seconds())
 	return max(time.Duration(s*float64(time.Second)), shortestLife), true
+}
+
+func jitter(d time.Duration, from, to float64) time.Duration {
+	return time.Duration(float64(d) * (from + (to-from)*rand.Float64()))
 }

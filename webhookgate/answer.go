@@ -3,7 +3,6 @@ package webhookgate
 import (
 	"encoding/json"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"time"
 
@@ -21,16 +20,25 @@ const (
 	failed    = "failed"
 )
 
-// retryAfter is the Retry-After of every 503: long enough for a burst of webhooks to pass, short
-// enough that no change waits longer than it must.
-const retryAfter = 5 * time.Second
+const (
+	// retryAfter is the Retry-After of every 503: long enough for a burst of webhooks to pass, short
+	// enough that no change waits longer than it must.
+	retryAfter = 5 * time.Second
 
-// maxFaultBytes limits the faults in an answer: a body can have a hundred thousand of them, and usher holds
-// an answer until the sender has read it.
-const maxFaultBytes = 16 << 10
+	// maxFaultBytes limits the faults in an answer: a body can have a hundred thousand of them, and usher holds
+	// an answer until the sender has read it.
+	maxFaultBytes = 16 << 10
 
-// An answer is usher's answer to the sender. The package documentation describes its JSON
-// fields. Copies of a webhook may share an answer, so nobody changes it once it is made.
+	// statusHungUp is for logs and the admin port only: no sender gets it.
+	statusHungUp = 499
+
+	// forBuyers is the answer to a question that usher could not ask, or that got no answer. The service shows it to
+	// the buyer at the checkout.
+	forBuyers = "This change cannot be made at the moment. Please try again in a few minutes."
+)
+
+// An answer is usher's answer to the sender. Copies of a webhook may share an answer, so nobody changes it once it is
+// made.
 type answer struct {
 	status int
 	header map[string]string // further headers; nil: none
@@ -40,12 +48,12 @@ type answer struct {
 	receivers *receiver.Try
 	buyers    bool // it is usher's answer to a question: the sender gets a sentence for the buyer instead
 
-	Decision string           `json:"decision"`
-	Error    string           `json:"error,omitempty"`
-	Faults   []content.Fault  `json:"faults,omitempty"`
+	Decision string           `json:"decision"`         // in the Usher-Decision header, too
+	Error    string           `json:"error,omitempty"`  // a sentence that says what is wrong; empty on a 200
+	Faults   []content.Fault  `json:"faults,omitempty"` // of the body; the first maxFaultBytes of them
 	Webhook  string           `json:"webhook,omitempty"`
-	Tries    int              `json:"tries,omitempty"`
-	Receiver *receiversAnswer `json:"receiver,omitempty"`
+	Tries    int              `json:"tries,omitempty"`    // of the receiver
+	Receiver *receiversAnswer `json:"receiver,omitempty"` // the last one, if it was not a 2xx
 }
 
 type receiversAnswer struct {
@@ -71,14 +79,22 @@ func faulty(status int, faults ...content.Fault) *answer {
 	return rejection
 }
 
+// fail is the answer to a request that usher or the receiver could not serve.
+func fail(status int, why string) *answer {
+	return &answer{status: status, Decision: failed, Error: why}
+}
+
 // busy tells the sender to send the webhook again later.
 func busy(why string) *answer {
-	return &answer{
-		status:   http.StatusServiceUnavailable,
-		header:   map[string]string{"Retry-After": guard.Seconds(retryAfter)},
-		Decision: failed,
-		Error:    why,
-	}
+	return fail(http.StatusServiceUnavailable, why+"; please send this webhook again").
+		with("Retry-After", guard.Seconds(retryAfter))
+}
+
+func shuttingDown() *answer { return busy("usher is shutting down") }
+
+// duplicateOf is the answer to a copy of a snapshot that the receiver holds.
+func duplicateOf(webhook string) *answer {
+	return &answer{status: http.StatusOK, Decision: duplicate, Webhook: webhook}
 }
 
 func (a *answer) with(name, value string) *answer {
@@ -89,23 +105,10 @@ func (a *answer) with(name, value string) *answer {
 	return a
 }
 
-func shuttingDown() *answer {
-	return busy("usher is shutting down; please send this webhook again")
-}
-
-func gone() *answer {
-	return &answer{status: statusHungUp, Decision: failed, Error: ErrGone.Error()}
-}
-
 // forBuyer returns the answer with the body that the service shows to a buyer. Others may share the answer.
 func (a answer) forBuyer() *answer {
 	a.buyers = true
 	return &a
-}
-
-// duplicateOf is the answer to a copy of a snapshot that the receiver holds.
-func duplicateOf(webhook string) *answer {
-	return &answer{status: http.StatusOK, Decision: duplicate, Webhook: webhook}
 }
 
 func (a *answer) write(w http.ResponseWriter) {
@@ -130,41 +133,4 @@ func (a *answer) write(w http.ResponseWriter) {
 	}
 	w.WriteHeader(a.status)
 	w.Write(a.receivers.Body) // an error means that the sender has gone
-}
-
-// An Outcome is the result of one request, to be shown to people.
-type Outcome struct {
-	At          time.Time
-	Took        time.Duration
-	From        netip.Addr      // the other end of the connection; invalid if it is a unix socket
-	Status      int             // of the answer to the sender
-	Decision    string          // forwarded, queued, duplicate, rejected or failed
-	Why         string          // why it was rejected or failed
-	Faults      []content.Fault // the first faults of the body
-	DuplicateOf string          // the webhook-id of the snapshot that the receiver already holds
-	Tries       int             // how often usher tried the receiver while the sender waited
-	Receiver    int             // the receiver's status if the last try failed; zero: no answer, or no failure
-	Webhook     *Webhook        // nil if a check failed
-	Invalid     *Invalid        // not nil if only the content is invalid
-	Stored      bool            // the inbox has the webhook
-	Question    bool            // it asks the receiver a question
-}
-
-// maxShownFaults is how many faults an Outcome has. The admin port keeps many outcomes in memory.
-const maxShownFaults = 20
-
-// noteAnswer copies the answer into the outcome.
-func (in *arrival) noteAnswer(a *answer) {
-	in.Took = time.Since(in.At)
-	in.Status = a.status
-	in.Decision = a.Decision
-	in.Why = a.Error
-	in.Tries = a.Tries
-	in.Faults = a.Faults[:min(len(a.Faults), maxShownFaults)]
-	if a.Decision == duplicate {
-		in.DuplicateOf = a.Webhook
-	}
-	if a.Receiver != nil {
-		in.Receiver = a.Receiver.Status
-	}
 }

@@ -2,39 +2,11 @@ package webhookgate
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 )
-
-func TestSentenceNamesTheFirstFault(t *testing.T) {
-	g := newGate(t, nil)
-	for body, want := range map[string]string{
-		`[]`:                   "the body must be an object, not an array",
-		`{"type":5}`:           "/payload is missing, and 1 more",
-		`{"payload":[]}`:       "/payload must be an object, not an array, and 1 more",
-		`{"payload":{},"a":1}`: "/payload/change is missing, and 2 more",
-	} {
-		if got := post(t, g, body); got.Error != want {
-			t.Errorf("%s: got %q, want %q", body, got.Error, want)
-		}
-	}
-}
-
-// The sender is told every fault, up to a bound that hardly anything but an attack meets; those who
-// keep outcomes get the first of them.
-func TestEveryFaultIsTold(t *testing.T) {
-	for n, listed := range map[int]int{50: 50, 150: 150, 2000: 150} {
-		kept := 0
-		g := newGate(t, func(c *setup) { c.Answered = func(o Outcome) { kept = len(o.Faults) } })
-		got := post(t, g, strings.Replace(snapshotOf("acme", "A"), `{"code":"A"}`, strings.TrimSuffix(strings.Repeat(`{"code":1},`, n), ","), 1))
-		if got.Code != 422 || len(got.Faults) < listed || kept != maxShownFaults || !strings.Contains(got.Error, fmt.Sprintf("%d more", n-1)) {
-			t.Errorf("%d of %d faults, %d kept: %s", len(got.Faults), n, kept, got.Error)
-		}
-	}
-}
 
 // Whoever shows webhooks to people is told what became of each.
 func TestOutcomes(t *testing.T) {

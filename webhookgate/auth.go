@@ -15,9 +15,9 @@ const tokenHeader = "X-Webhook-Token"
 // checkPath accepts a POST to the gate's path. If tokens are configured, the path may have one more
 // segment, which it returns.
 func (c *Config) checkPath(r *http.Request) (secret string, rejection *answer) {
-	if m := r.Method; guard.Refused(m) {
-		return "", reject(http.StatusMethodNotAllowed, m+" is never accepted here").
-			with("Allow", http.MethodPost)
+	wrongMethod := reject(http.StatusMethodNotAllowed, "webhooks are sent with POST").with("Allow", http.MethodPost)
+	if guard.Refused(r.Method) {
+		return "", wrongMethod
 	}
 	if path := guard.SentPath(r.URL); path != c.Path {
 		below := false
@@ -30,7 +30,7 @@ func (c *Config) checkPath(r *http.Request) (secret string, rejection *answer) {
 		}
 	}
 	if r.Method != http.MethodPost {
-		return "", reject(http.StatusMethodNotAllowed, "webhooks are sent with POST").with("Allow", http.MethodPost)
+		return "", wrongMethod
 	}
 	return secret, nil
 }
@@ -59,8 +59,7 @@ func wrongToken() *answer {
 	return reject(http.StatusUnauthorized, "the token is missing or wrong").with("WWW-Authenticate", "Bearer")
 }
 
-// unescaped decodes the escapes of an address. Unlike url.PathUnescape it accepts any text, and
-// leaves what is not a valid escape as it is.
+// unescaped decodes the escapes of an address. Unlike url.PathUnescape it leaves what is no valid escape as it is.
 func unescaped(s string) string {
 	before, after, found := strings.Cut(s, "%")
 	if !found {
@@ -80,8 +79,8 @@ func unescaped(s string) string {
 // maxUser is how long the user name of Basic auth may be; usher does not use it.
 const maxUser = 1 << 10
 
-// headerSecrets returns the secrets in the headers. Strangers send them, too, so it does not decode
-// a value that is too long to be a good secret: that would cost usher more than the stranger.
+// headerSecrets returns the secrets in the headers. It does not decode a value that is too long to be a good secret:
+// that would cost usher more than the stranger who sends it.
 func headerSecrets(r *http.Request, longest int) []string {
 	presented := []string{r.Header.Get(tokenHeader), guard.Bearer(r.Header)}
 	if len(r.Header.Get("Authorization")) <= len("Basic ")+base64.StdEncoding.EncodedLen(maxUser+1+longest) {
@@ -96,23 +95,20 @@ func (c *Config) checkSignature(r *http.Request, body []byte) *answer {
 	if c.SigningKeys == nil || c.HMAC.Verify(c.SigningKeys(), r.Header.Values(c.SignatureHeader), body) {
 		return nil
 	}
-	return reject(http.StatusUnauthorized,
-		"the signature in "+c.SignatureHeader+" is missing or does not fit the body")
+	return reject(http.StatusUnauthorized, "the signature in "+c.SignatureHeader+" is missing or does not fit the body")
 }
 
 // checkPage refuses what comes from a web page, if senders need no secret: a browser on this machine can reach the gate
 // for every page that it shows.
 func (c *Config) checkPage(r *http.Request) *answer {
-	hasSecret := c.Tokens != nil || c.SigningKeys != nil
-	switch {
+	switch hasSecret := c.Tokens != nil || c.SigningKeys != nil; {
 	case c.Hosts != nil && !c.Hosts.Allowed(r.Host):
 		return reject(http.StatusMisdirectedRequest,
 			"this Host is not allowed on a gate without a check of its senders: call the gate by its "+
 				"address, add the name to USHER_ALLOWED_HOSTS, or set a check such as USHER_WEBHOOK_TOKEN")
 	case !hasSecret && (guard.FromBrowser(r.Header) || guard.Navigation(r.Header)):
-		return reject(http.StatusForbidden,
-			"this comes from a web page, and the gate has no secret that only its senders know, "+
-				"such as USHER_WEBHOOK_TOKEN")
+		return reject(http.StatusForbidden, "this comes from a web page, and the gate has no secret that only its "+
+			"senders know, such as USHER_WEBHOOK_TOKEN")
 	}
 	return nil
 }

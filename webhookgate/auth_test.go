@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"usher/internal/guard"
-	"usher/internal/signature"
 )
 
 func TestToken(t *testing.T) {
@@ -73,69 +72,31 @@ func TestTokensRotate(t *testing.T) {
 	}
 }
 
+// Package signature tests how a signature may be spelled.
 func TestHMAC(t *testing.T) {
-	mac := sha256MAC([]byte("key"), []byte(documented))
-	std, raw := base64.StdEncoding.EncodeToString(mac), base64.RawURLEncoding.EncodeToString(mac)
-	wrong := hex.EncodeToString(sha256MAC([]byte("other key"), []byte(documented)))
-	tests := []struct {
-		name       string
-		signatures []string
-		ok         bool
+	good := hex.EncodeToString(sha256MAC([]byte("key"), []byte(documented)))
+	for _, tt := range []struct {
+		name, key, body string
+		signatures      []string
+		want            int
 	}{
-		{"none", nil, false},
-		{"hex", []string{hex.EncodeToString(mac)}, true},
-		{"HEX", []string{strings.ToUpper(hex.EncodeToString(mac))}, true},
-		{"hex with prefix", []string{"sha256=" + hex.EncodeToString(mac)}, true},
-		{"base64", []string{std}, true},
-		{"base64 with prefix", []string{"SHA256=" + std}, true},
-		{"base64 for URLs, no padding", []string{raw}, true},
-		{"wrong key", []string{wrong}, false},
-		{"cut short", []string{hex.EncodeToString(mac)[:62]}, false},
-		{"prefix only", []string{"sha256="}, false},
-		{"empty", []string{""}, false},
-		{"another digest", []string{"sha512=" + std}, false},
-		{"twice", []string{std, std}, false},
-		{"a list", []string{std + "," + std}, false},
+		{"none", "key", documented, nil, 401},
+		{"good", "key", documented, []string{good}, 200},
+		{"another key", "other key", documented, []string{good}, 401},
+		{"another body", "key", snapshotOf("acme", "A"), []string{good}, 401},
+		{"checked before the JSON is", "key", "{", []string{good}, 401},
+		{"twice", "key", documented, []string{good, good}, 401},
+		{"an empty key signs nothing", "", documented, []string{hex.EncodeToString(sha256MAC(nil, []byte(documented)))}, 401},
+	} {
+		var header []string
+		for _, s := range tt.signatures {
+			header = append(header, "X-Hub-Signature", s)
+		}
+		g := newGate(t, func(c *setup) { c.SigningKeys, c.SignatureHeader = secret(tt.key), "x-hub-signature" })
+		if got := post(t, g, tt.body, header...); got.Code != tt.want {
+			t.Errorf("%s: %v, want %d", tt.name, got, tt.want)
+		}
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			header := []string{}
-			for _, s := range tt.signatures {
-				header = append(header, "X-Hub-Signature", s)
-			}
-			g := newGate(t, func(c *setup) { c.SigningKeys, c.SignatureHeader = secret("key"), "x-hub-signature" })
-			got := post(t, g, documented, header...)
-			if want := map[bool]int{true: 200, false: 401}[tt.ok]; got.Code != want {
-				t.Errorf("got %v, want %d", got, want)
-			}
-			shut := newGate(t, func(c *setup) { c.SigningKeys, c.SignatureHeader = secret(""), "x-hub-signature" })
-			if got := post(t, shut, documented, header...); got.Code != 401 {
-				t.Errorf("with an empty secret: %v", got)
-			}
-		})
-	}
-	t.Run("checked before the JSON is", func(t *testing.T) {
-		g := newGate(t, func(c *setup) { c.SigningKeys = secret("key") })
-		if got := post(t, g, "{", "X-Signature", std); got.Code != 401 {
-			t.Error(got)
-		}
-	})
-	t.Run("the algorithm that was asked for", func(t *testing.T) {
-		for algorithm, want := range map[string]int{"sha256": 200, "sha512": 401, "sha1": 401} {
-			hmac, _ := signature.ByName(algorithm)
-			g := newGate(t, func(c *setup) { c.SigningKeys, c.HMAC = secret("key"), hmac })
-			if got := post(t, g, documented, "X-Signature", std); got.Code != want {
-				t.Errorf("%s: %v", algorithm, got)
-			}
-		}
-	})
-	t.Run("an empty key signs nothing", func(t *testing.T) {
-		g := newGate(t, func(c *setup) { c.SigningKeys = secret("") })
-		forged := hex.EncodeToString(sha256MAC(nil, []byte(documented)))
-		if got := post(t, g, documented, "X-Signature", forged); got.Code != 401 {
-			t.Error(got)
-		}
-	})
 }
 
 func TestEverythingConfiguredMustPass(t *testing.T) {
@@ -158,12 +119,14 @@ func TestEverythingConfiguredMustPass(t *testing.T) {
 	}
 }
 
+// A secret is a part of what was sent, decoded or not: it is never longer.
 func FuzzAuthorization(f *testing.F) {
-	for _, s := range []string{"", "Bearer", "Bearer  a b ", "bearer\ta", "Basic YTpi", "Basic YTpi=", "BASIC :", "Digest a"} {
+	for _, s := range []string{"", "Bearer", "Bearer  a b ", "bearer\ta", "Basic YTpi", "Basic YTpi=", "BASIC :", "Digest a", "%41%4%zz%"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		for _, secret := range headerSecrets(&http.Request{Header: http.Header{"Authorization": {s}}}, 10) {
+		secrets := headerSecrets(&http.Request{Header: http.Header{"Authorization": {s}}}, 10)
+		for _, secret := range append(secrets, unescaped(s)) {
 			if len(secret) > len(s) {
 				t.Errorf("%q holds the secret %q", s, secret)
 			}
@@ -189,25 +152,15 @@ func strangers() map[string]func() *http.Request {
 		return func() *http.Request { return httptest.NewRequest("POST", "/webhooks/"+s, strings.NewReader("{}")) }
 	}
 	fill := func(s string) string { return strings.Repeat(s, room/len(s)) }
-	basic := func(n int) string {
-		return "Basic " + base64.StdEncoding.EncodeToString([]byte(strings.Repeat(":", n)))
-	}
 	return map[string]func() *http.Request{
-		"a small one":                  path("wrong"),
-		"a path of escapes":            path(fill("%41")),
-		"a path of bad escapes":        func() *http.Request { r := path("x")(); r.URL.RawPath = "/webhooks/" + fill("%4"); return r },
-		"a long path":                  path(fill("a")),
-		"many segments":                path(fill("a/")),
-		"a long token":                 header("X-Webhook-Token", fill("a"), 1),
-		"many tokens":                  header("X-Webhook-Token", "a", room/20),
-		"many tokens of the length":    header("X-Webhook-Token", "a secret of the sender'z", room/42),
-		"a long password":              header("Authorization", basic(room*3/4), 1),
-		"many passwords":               header("Authorization", basic(3), room/27),
-		"many passwords of the length": header("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(":a secret of the sender'z")), room/57),
-		"many bearers":                 header("Authorization", "Bearer a", room/25),
-		"a long signature":             header("X-Signature", fill("a"), 1),
-		"a padded signature":           header("X-Signature", fill("="), 1),
-		"a long traceparent":           header("Traceparent", fill("0-"), 1),
+		"a path of escapes":  path(fill("%41")),
+		"many segments":      path(fill("a/")),
+		"a long token":       header("X-Webhook-Token", fill("a"), 1),
+		"many tokens":        header("X-Webhook-Token", "a secret of the sender'z", room/42),
+		"a long password":    header("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(strings.Repeat(":", room*3/4))), 1),
+		"a long signature":   header("X-Signature", fill("a"), 1),
+		"a padded signature": header("X-Signature", fill("="), 1),
+		"a long traceparent": header("Traceparent", fill("0-"), 1),
 	}
 }
 
@@ -223,8 +176,7 @@ func strangersGate(tb testing.TB, name string) *Gate {
 }
 
 // What a stranger sends is compared by its length before anything of it is decoded, split or
-// hashed: a request as large as it may be takes hardly more memory than a small one. (It took
-// 20,000 allocations and 20 ms; see BenchmarkStrangers for the time.)
+// hashed: a request as large as it may be takes hardly more memory than a small one.
 func TestStrangersCostLittle(t *testing.T) {
 	for name, make := range strangers() {
 		g, r := strangersGate(t, name), make()
@@ -247,19 +199,6 @@ func TestStrangersCostLittle(t *testing.T) {
 		if count > 100 || size > 8<<10 {
 			t.Errorf("%s: %d allocations, %d bytes", name, count, size)
 		}
-	}
-}
-
-func BenchmarkStrangers(b *testing.B) {
-	for name, make := range strangers() {
-		b.Run(name, func(b *testing.B) {
-			g, r := strangersGate(b, name), make()
-			b.ReportAllocs()
-			for b.Loop() {
-				r.Body = http.NoBody
-				g.ServeHTTP(httptest.NewRecorder(), r)
-			}
-		})
 	}
 }
 

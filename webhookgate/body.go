@@ -22,7 +22,21 @@ const (
 	// drainPatience and maxDrain limit how much usher still reads of a request after the answer.
 	drainPatience = 5 * time.Second
 	maxDrain      = 64 << 20
+
+	// smallBody always has room, and counts for nothing. Most webhooks are smaller.
+	smallBody = 16 << 10
 )
+
+// body is the body of a request.
+type body struct {
+	of     *bodies
+	from   io.Reader
+	giveUp func() // ends a read that waits
+	size   int64  // as far as it was read
+
+	taken int64 // of the room; guarded by of.mu, as lost is
+	lost  bool  // it had to give way
+}
 
 // read reads the whole body of r, up to limit bytes. If the body is too large, read returns its beginning beside the
 // answer.
@@ -45,7 +59,7 @@ func (b *body) read(w http.ResponseWriter, r *http.Request, limit int64) ([]byte
 	body, err := io.ReadAll(b)
 	switch {
 	case !b.of.complete(b):
-		return nil, busy("too many large webhooks at once; please send this one again").with("Connection", "close")
+		return nil, busy("too many large webhooks at once").with("Connection", "close")
 	case err == nil:
 		// A deadline that passes during a long delivery would look as if the sender had hung up.
 		conn.SetReadDeadline(time.Time{})
@@ -64,29 +78,12 @@ func tooSlow() *answer {
 	return reject(http.StatusRequestTimeout, "the body did not arrive in time").with("Connection", "close")
 }
 
-// bodies limits the memory of all bodies, from their first byte until their webhooks have an answer. If there is no
-// room, the one gives way that takes longest to arrive: so slow senders keep nobody out.
-type bodies struct {
-	limit int64
-
-	mu       sync.Mutex // guards what follows, and what each body has of it
-	used     int64
-	arriving []*body // those that have taken some, and are not complete yet; the one that began first is the first
+func tooLarge(limit int64) *answer {
+	message := fmt.Sprintf("is larger than the %d bytes accepted here", limit)
+	return faulty(http.StatusRequestEntityTooLarge, content.Fault{Message: message})
 }
 
-// smallBody always has room, and counts for nothing. Most webhooks are smaller.
-const smallBody = 16 << 10
-
-// body is the body of a request.
-type body struct {
-	of     *bodies
-	from   io.Reader
-	giveUp func() // ends a read that waits
-	size   int64  // as far as it was read
-
-	taken int64
-	lost  bool // it had to give way
-}
+var errNoRoom = errors.New("there is no room for the body")
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
@@ -96,7 +93,15 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-var errNoRoom = errors.New("there is no room for the body")
+// bodies limits the memory of all bodies, from their first byte until their webhooks have an answer. If there is no
+// room, the one gives way that takes longest to arrive: so slow senders keep nobody out.
+type bodies struct {
+	limit int64
+
+	mu       sync.Mutex // guards what follows
+	used     int64
+	arriving []*body // those that have taken some, and are not complete yet; the one that began first is the first
+}
 
 // take takes room for what was read of b, and reports whether b has it.
 func (a *bodies) take(b *body) bool {
@@ -120,9 +125,6 @@ func (a *bodies) take(b *body) bool {
 
 // complete notes that no more is read of b, and reports whether b has had room.
 func (a *bodies) complete(b *body) bool {
-	if b.size <= smallBody {
-		return true
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.arriving = slices.DeleteFunc(a.arriving, func(other *body) bool { return other == b })
@@ -131,9 +133,6 @@ func (a *bodies) complete(b *body) bool {
 
 // release gives back what b has taken.
 func (a *bodies) release(b *body) {
-	if b.size <= smallBody {
-		return
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.giveBack(b)
@@ -145,14 +144,9 @@ func (a *bodies) giveBack(b *body) {
 	a.used, b.taken = a.used-b.taken, 0
 }
 
-func tooLarge(limit int64) *answer {
-	message := fmt.Sprintf("is larger than the %d bytes accepted here", limit)
-	return faulty(http.StatusRequestEntityTooLarge, content.Fault{Message: message})
-}
-
-// drain reads what a refused sender still sends. Many senders read the answer only after they
-// have sent everything. If usher closed the connection earlier, they would see a reset and never
-// learn why they were refused. A sender that waits for 100 Continue sends nothing.
+// drain reads what a refused sender still sends. Many senders read the answer only after they have sent everything. If
+// usher closed the connection earlier, they would see a reset and never learn why they were refused. A sender that
+// waits for 100 Continue sends nothing.
 func drain(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Expect") == "" && http.NewResponseController(w).Flush() == nil {
 		io.CopyN(io.Discard, r.Body, maxDrain) // the deadline of drainPatience ends it at the latest

@@ -5,15 +5,15 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"usher/internal/receiver"
 )
 
 const (
-	// firstPause is the longest pause before the second try. It doubles with each further try, up
-	// to longestPause. If a receiver's Retry-After is longer than that, usher gives up: the sender
-	// is waiting.
+	// firstPause is the longest pause before the second try. It doubles with each further try, up to longestPause. If
+	// a receiver's Retry-After is longer than that, usher gives up: the sender is waiting.
 	firstPause   = 500 * time.Millisecond
 	longestPause = 10 * time.Second
 )
@@ -54,14 +54,9 @@ func (c *courier) deliver(w *Webhook) *answer {
 // pause returns how long to wait after t, the nth try, and whether to try again at all. It uses full
 // jitter, so that webhooks that failed together are not retried together.
 func (c *courier) pause(t receiver.Try, n int) (time.Duration, bool) {
-	switch t.Status {
-	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
-	default:
-		if t.Status < 500 {
-			return 0, false
-		}
-	}
-	if t.RetryAfter > longestPause || errors.Is(t.Err, receiver.ErrUnsigned) {
+	passing := []int{0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests}
+	if t.Status < 500 && !slices.Contains(passing, t.Status) ||
+		t.RetryAfter > longestPause || errors.Is(t.Err, receiver.ErrUnsigned) {
 		return 0, false
 	}
 	ceiling := min(longestPause, firstPause<<min(n-1, 10))
@@ -71,12 +66,13 @@ func (c *courier) pause(t receiver.Try, n int) (time.Duration, bool) {
 // failure is the answer to the sender if t, the nth try, was the last one.
 func failure(w *Webhook, n int, t receiver.Try) *answer {
 	if errors.Is(t.Err, receiver.ErrUnsigned) {
-		return busy("usher cannot sign deliveries right now; please send this webhook again")
+		return busy("usher cannot sign deliveries right now")
 	}
-	a := &answer{status: http.StatusBadGateway, Decision: failed, Error: w.Receiver.Why(t), Webhook: w.ID, Tries: n}
+	a := fail(http.StatusBadGateway, w.Receiver.Why(t))
 	if t.TimedOut() {
 		a.status = http.StatusGatewayTimeout
 	}
+	a.Webhook, a.Tries = w.ID, n
 	if t.Status != 0 {
 		a.Receiver = &receiversAnswer{t.Status}
 	}
@@ -84,10 +80,7 @@ func failure(w *Webhook, n int, t receiver.Try) *answer {
 }
 
 func logFailure(log *slog.Logger, w *Webhook, n int, t receiver.Try) {
-	attrs := append(w.attrs(),
-		slog.String("receiver", w.Receiver.Name),
-		slog.Int("try", n),
-		slog.String("result", t.Result()))
+	attrs := append(w.attrs(), slog.String("receiver", w.Receiver.Name), slog.Int("try", n), slog.String("result", t.Result()))
 	if t.Status != 0 {
 		attrs = append(attrs, slog.Int("receiver_status", t.Status))
 	} else {

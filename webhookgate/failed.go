@@ -15,8 +15,8 @@ const (
 	maxMissedChanges = 10_000
 )
 
-// missed remembers the changes that got a 5xx until they come in after all, or for a minute: then they are
-// reported. Copies of a change count once.
+// missed remembers the changes that got a 5xx until they come in after all, or for a minute: then it reports them.
+// Copies of a change count once.
 type missed struct {
 	report func(at time.Time) // nil: nobody is told
 

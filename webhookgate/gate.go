@@ -96,7 +96,7 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	if in.Invalid != nil && g.cfg.Invalid != nil {
 		in.id = g.cfg.Invalid(in.ctx, in.Invalid)
 		if in.Stored = in.id != 0; !in.Stored && g.cfg.Store != nil {
-			a = busy("the inbox can't be written right now; please send this webhook again") // with a 4xx nobody would
+			a = busy("the inbox can't be written right now") // with a 4xx nobody would send it again
 		}
 	}
 	if in.Question && a.receivers == nil {
@@ -107,7 +107,7 @@ func (g *Gate) decide(w http.ResponseWriter, r *http.Request) *answer {
 	if g.cfg.Answered != nil {
 		g.cfg.Answered(in.Outcome)
 	}
-	g.report(in)
+	g.log(in)
 	return a
 }
 
@@ -131,14 +131,14 @@ func (g *Gate) handle(in *arrival) *answer {
 	if rejection = g.cfg.checkSignature(in.r, body); rejection != nil {
 		return rejection
 	}
-	if rejection = g.read(in, body); rejection != nil {
+	if rejection = g.parse(in, body); rejection != nil {
 		return rejection
 	}
 	switch {
 	case in.Question:
 		return g.ask(in)
 	case in.Webhook.Gone():
-		return gone()
+		return fail(statusHungUp, ErrGone.Error())
 	case g.cfg.Store != nil:
 		return g.store(in)
 	default:
@@ -164,9 +164,9 @@ func (g *Gate) readBody(in *arrival) ([]byte, *answer) {
 	return nil, rejection
 }
 
-// read turns a body into a webhook, or rejects it. A body that is being parsed needs many times
+// parse turns a body into a webhook, or rejects it. A body that is being parsed needs many times
 // its size in memory, so no more bodies are parsed at once than there are processors.
-func (g *Gate) read(in *arrival, body []byte) *answer {
+func (g *Gate) parse(in *arrival, body []byte) *answer {
 	g.parsing <- struct{}{}
 	defer func() { <-g.parsing }()
 	w := newWebhook(body)
@@ -174,14 +174,14 @@ func (g *Gate) read(in *arrival, body []byte) *answer {
 	if fault != nil {
 		return g.invalid(in, w, "json", http.StatusBadRequest, []content.Fault{*fault})
 	}
-	reason, faults := g.cfg.fill(w, value)
-	switch {
-	case reason == "type":
+	switch reason, faults := g.cfg.fill(w, value); reason {
+	case "":
+	case "type":
 		if g.cfg.UnknownType != nil {
 			g.cfg.UnknownType(w.Type)
 		}
 		return faulty(http.StatusUnprocessableEntity, faults...)
-	case reason != "":
+	default:
 		return g.invalid(in, w, reason, http.StatusUnprocessableEntity, faults)
 	}
 	w.Header = g.cfg.forwardHeader(in.r, in.pathSecret)
@@ -219,7 +219,7 @@ func (g *Gate) take(in *arrival, p place) *answer {
 	if p.to != nil && len(g.cfg.Receivers.All()) > 1 {
 		whose = " for the receiver " + p.to.Name
 	}
-	return busy("too many webhooks at once" + whose + "; please send this one again")
+	return busy("too many webhooks at once" + whose)
 }
 
 // leave gives back what the arrival has of the gate.
@@ -230,12 +230,18 @@ func (g *Gate) leave(in *arrival) {
 	}
 }
 
-// ErrFull is Config.Store's error if the inbox has no room. Any other error means that the webhook
-// could not be stored for now.
-var ErrFull = errors.New("the inbox is full")
-
-// ErrGone is Config.Store's error if the sender's connection has ended before the webhook was stored.
-var ErrGone = errors.New("the sender has gone: it will send this webhook again, perhaps after a newer one")
+// ask sends a question to the receiver and returns its answer. Nothing is stored or remembered. Unlike a delivery,
+// the try ends if the sender hangs up, or has waited for too long.
+func (g *Gate) ask(in *arrival) *answer {
+	var rejection *answer
+	if in.Webhook.Receiver, rejection = g.cfg.whoAnswers(in.ctx, in.Webhook.Lane); rejection != nil {
+		return rejection
+	}
+	if full := g.take(in, place{in.Webhook.Receiver, questions}); full != nil {
+		return full
+	}
+	return g.cfg.ask(in.ctx, in.r.Context(), g.deliveries, in.Webhook)
+}
 
 // store hands a webhook to the inbox.
 func (g *Gate) store(in *arrival) *answer {
@@ -246,13 +252,13 @@ func (g *Gate) store(in *arrival) *answer {
 	original, err := g.cfg.Store(in.ctx, w)
 	switch {
 	case errors.Is(err, ErrGone):
-		return gone()
+		return fail(statusHungUp, ErrGone.Error())
 	case errors.Is(err, ErrFull):
 		g.cfg.Log.Error("inbox is full, cannot store a webhook", "webhook", w.ID, "bytes", len(w.Body), "why", err)
-		return busy(err.Error() + "; please send this webhook again later")
+		return busy(err.Error())
 	case err != nil:
 		g.cfg.Log.Error("cannot store a webhook", "webhook", w.ID, "err", err)
-		return busy("the inbox can't be written right now; please send this webhook again")
+		return busy("the inbox can't be written right now")
 	case original != "":
 		return duplicateOf(original)
 	}
@@ -260,7 +266,7 @@ func (g *Gate) store(in *arrival) *answer {
 }
 
 // deliver delivers a webhook in its lane while the sender waits. A sender that has waited for too long gets its
-// answer, and the delivery goes on.
+// answer, the delivery goes on, and the copy that the sender sends next shares the outcome.
 func (g *Gate) deliver(in *arrival) *answer {
 	w := in.Webhook
 	if full := g.take(in, place{w.Receiver, changes}); full != nil {
@@ -268,7 +274,7 @@ func (g *Gate) deliver(in *arrival) *answer {
 	}
 	t, isCopy := g.lanes.send(w)
 	if t == nil {
-		return busy("too many webhooks of this tenant are waiting; please send this one again")
+		return busy("too many webhooks of this tenant are waiting")
 	}
 	if !isCopy {
 		in.turn = t
@@ -277,8 +283,10 @@ func (g *Gate) deliver(in *arrival) *answer {
 	case <-t.done:
 	case <-in.ctx.Done():
 		in.late = true
-		return &answer{status: http.StatusGatewayTimeout, Decision: failed, Webhook: w.ID, Error: fmt.Sprintf(
-			"the receiver did not accept it within %v; usher goes on trying", g.cfg.AnswerWithin)}
+		a := fail(http.StatusGatewayTimeout,
+			fmt.Sprintf("the receiver did not accept it within %v; usher goes on trying", g.cfg.AnswerWithin))
+		a.Webhook = w.ID
+		return a
 	}
 	if isCopy && t.answer.Decision == forwarded {
 		return duplicateOf(t.answer.Webhook)
@@ -303,6 +311,21 @@ func (g *Gate) endLate(in *arrival) {
 	g.leave(in)
 }
 
+// maxShownFaults is how many faults an Outcome has. The admin port keeps many outcomes in memory.
+const maxShownFaults = 20
+
+// noteAnswer copies the answer into the outcome.
+func (in *arrival) noteAnswer(a *answer) {
+	in.Took, in.Status, in.Decision, in.Why, in.Tries = time.Since(in.At), a.status, a.Decision, a.Error, a.Tries
+	in.Faults = a.Faults[:min(len(a.Faults), maxShownFaults)]
+	if a.Decision == duplicate {
+		in.DuplicateOf = a.Webhook
+	}
+	if a.Receiver != nil {
+		in.Outcome.Receiver = a.Receiver.Status
+	}
+}
+
 // noteMissed notes a change that got a 5xx although its sender passed every check, and one that came in after all.
 // A question is no change, and of a delivery that goes on nobody knows yet.
 func (g *Gate) noteMissed(in *arrival) {
@@ -322,6 +345,42 @@ func (g *Gate) noteMissed(in *arrival) {
 	}
 }
 
+func (g *Gate) log(in *arrival) {
+	level := slog.LevelInfo
+	if in.Decision == failed || in.Invalid != nil || in.Question && in.Decision != forwarded {
+		level = slog.LevelWarn
+	}
+	attrs := append(make([]slog.Attr, 0, 12),
+		slog.String("decision", in.Decision), slog.Int("status", in.Status), slog.Duration("took", in.Took))
+	add := func(isKnown bool, attr slog.Attr) {
+		if isKnown {
+			attrs = append(attrs, attr)
+		}
+	}
+	add(in.From.IsValid(), slog.Any("from", in.From))
+	if w := in.Webhook; w != nil {
+		attrs = append(attrs, w.attrs()...)
+		if w.Receiver != nil {
+			add(len(g.cfg.Receivers.All()) > 1, slog.String("receiver", w.Receiver.Name))
+		}
+	} else if r := in.Invalid; r != nil {
+		add(in.Stored, slog.Int64("id", in.id))
+		attrs = append(attrs, r.attrs()...)
+		attrs = append(attrs, slog.String("fault", r.Faults[0].Path), slog.Int("faults", content.Count(r.Faults)))
+	} else {
+		id := text.TraceID(in.r.Header)
+		add(id != "", slog.String("trace_id", id))
+	}
+	add(in.DuplicateOf != "", slog.String("duplicate_of", in.DuplicateOf))
+	add(in.Tries > 0, slog.Int("tries", in.Tries))
+	add(in.Why != "", slog.String("error", in.Why))
+	g.cfg.Log.LogAttrs(context.Background(), level, "webhook answered", attrs...)
+}
+
+// Platforms returns the platforms on which the gate remembers something about a tenant, or delivers
+// something now. Call it only if Config.Store is nil.
+func (g *Gate) Platforms(tenant string) []string { return g.lanes.platforms(tenant) }
+
 // Shutdown waits until the webhooks in progress have an answer, and their deliveries have ended; the server waits
 // until the answers are written. The gate rejects none meanwhile: the server has closed its listener, and a webhook
 // that still comes would get no second chance. When ctx ends, deliveries are cancelled, also those that begin later,
@@ -330,43 +389,4 @@ func (g *Gate) Shutdown(ctx context.Context) error {
 	defer g.missed.reportAll()
 	context.AfterFunc(ctx, g.cancel)
 	return g.places.wait(ctx)
-}
-
-func (g *Gate) report(in *arrival) {
-	level := slog.LevelInfo
-	if in.Decision == failed || in.Invalid != nil || in.Question && in.Decision != forwarded {
-		level = slog.LevelWarn
-	}
-	attrs := make([]slog.Attr, 0, 12)
-	attrs = append(attrs,
-		slog.String("decision", in.Decision),
-		slog.Int("status", in.Status),
-		slog.Duration("took", in.Took))
-	if in.From.IsValid() {
-		attrs = append(attrs, slog.String("from", in.From.String()))
-	}
-	if w := in.Webhook; w != nil {
-		attrs = append(attrs, w.attrs()...)
-		if w.Receiver != nil && len(g.cfg.Receivers.All()) > 1 {
-			attrs = append(attrs, slog.String("receiver", w.Receiver.Name))
-		}
-	} else if r := in.Invalid; r != nil {
-		if in.Stored {
-			attrs = append(attrs, slog.Int64("id", in.id))
-		}
-		attrs = append(attrs, r.attrs()...)
-		attrs = append(attrs, slog.String("fault", r.Faults[0].Path), slog.Int("faults", content.Count(r.Faults)))
-	} else if id := text.TraceID(in.r.Header); id != "" {
-		attrs = append(attrs, slog.String("trace_id", id))
-	}
-	if in.DuplicateOf != "" {
-		attrs = append(attrs, slog.String("duplicate_of", in.DuplicateOf))
-	}
-	if in.Tries > 0 {
-		attrs = append(attrs, slog.Int("tries", in.Tries))
-	}
-	if in.Why != "" {
-		attrs = append(attrs, slog.String("error", in.Why))
-	}
-	g.cfg.Log.LogAttrs(context.Background(), level, "webhook answered", attrs...)
 }

@@ -6,15 +6,12 @@ import (
 	"strings"
 )
 
-// neverForwarded are headers of the sender that the receiver does not get, in the spelling of
-// normal. Those of the first group are between the sender and usher only. Those of the second group
-// usher writes itself.
+// neverForwarded are headers of the sender that the receiver does not get, in the spelling of normal: they are between
+// the sender and usher only, or usher writes them itself.
 var neverForwarded = []string{
 	"connection", "content-length", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization",
 	"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-
-	"forwarded", "x-real-ip", "webhook-id", "webhook-timestamp", "webhook-signature",
-	"usher-source",
+	"forwarded", "x-real-ip", "webhook-id", "webhook-timestamp", "webhook-signature", "usher-source",
 }
 
 // forwardHeader returns the headers for the receiver: those of the sender, without what has proved the token,
@@ -34,14 +31,22 @@ func (c *Config) forwardHeader(r *http.Request, pathSecret string) http.Header {
 		n := normal(name)
 		lookAlike := n != strings.ToLower(name)
 		switch {
-		case slices.Contains(drop, n), strings.HasPrefix(n, "x-forwarded-"):
+		case slices.Contains(drop, n), strings.HasPrefix(n, "x-forwarded-"): // the latter are only a claim
 		case lookAlike && c.isRead(n):
 		case showsSecret(pathSecret, values):
 		default:
 			out[name] = values
 		}
 	}
-	addForwarded(out, r)
+	proto := "http"
+	if r.TLS != nil {
+		proto = "https"
+	}
+	if peer := peerAddr(r); peer.IsValid() {
+		out.Set("X-Forwarded-For", peer.String())
+	}
+	out.Set("X-Forwarded-Host", r.Host)
+	out.Set("X-Forwarded-Proto", proto)
 	return out
 }
 
@@ -75,17 +80,4 @@ func showsSecret(pathSecret string, values []string) bool {
 	sent, plain := "/"+pathSecret, "/"+unescaped(pathSecret)
 	shows := func(value string) bool { return strings.Contains(value, sent) || strings.Contains(value, plain) }
 	return slices.ContainsFunc(values, func(value string) bool { return shows(value) || shows(unescaped(value)) })
-}
-
-// addForwarded adds X-Forwarded-*. What the sender has written there is only a claim, and does not pass.
-func addForwarded(out http.Header, r *http.Request) {
-	proto := "http"
-	if r.TLS != nil {
-		proto = "https"
-	}
-	if peer := peerAddr(r); peer.IsValid() {
-		out.Set("X-Forwarded-For", peer.String())
-	}
-	out.Set("X-Forwarded-Host", r.Host)
-	out.Set("X-Forwarded-Proto", proto)
 }

@@ -18,7 +18,8 @@ import (
 // maxWaiting is how many webhooks may wait in a lane behind the one that is being delivered.
 const maxWaiting = 32
 
-// passThrough delivers webhooks one at a time in each lane, in order of arrival. Lanes do not wait for each other. It remembers what the receiver holds.
+// passThrough delivers webhooks one at a time in each lane, in order of arrival. Lanes do not wait for each other. It
+// remembers what the receiver holds.
 type passThrough struct {
 	deliver func(*Webhook) *answer
 	window  time.Duration // zero: no snapshot is a duplicate because of its content
@@ -48,13 +49,7 @@ type turn struct {
 
 func newPassThrough(size int, window time.Duration, log *slog.Logger, deliver func(*Webhook) *answer) *passThrough {
 	memory, _ := lru.New[LaneName, *turn](size) // fails only if size is 0
-	return &passThrough{
-		deliver: deliver,
-		window:  window,
-		log:     log,
-		active:  make(map[LaneName]*lane),
-		memory:  memory,
-	}
+	return &passThrough{deliver: deliver, window: window, log: log, active: make(map[LaneName]*lane), memory: memory}
 }
 
 // send has w delivered when its turn comes, and returns its turn. If w is a copy of a webhook whose delivery is in
@@ -86,19 +81,19 @@ func (p *passThrough) join(w *Webhook) (t, before *turn, isCopy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.active[w.Lane]
-	if l == nil {
-		held, ok := p.memory.Get(w.Lane)
-		if ok && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window {
-			return held, nil, true // held.ended does not change: the window does not slide
-		}
-		l = new(lane)
-		p.active[w.Lane] = l
-	} else if p.dedups(w) && l.tail.digest == w.Digest {
+	held, _ := p.memory.Get(w.Lane)
+	switch {
+	case l != nil && p.dedups(w) && l.tail.digest == w.Digest:
 		// Compare with the tail only. If w equals a snapshot further ahead, a different snapshot is
 		// between the two, and w undoes that one.
 		return l.tail, nil, true
-	} else if l.waiting >= maxWaiting {
+	case l != nil && l.waiting >= maxWaiting:
 		return nil, nil, false
+	case l == nil && held != nil && p.dedups(w) && held.digest == w.Digest && clock.Since(held.ended) < p.window:
+		return held, nil, true // held.ended does not change: the window does not slide
+	case l == nil:
+		l = new(lane)
+		p.active[w.Lane] = l
 	}
 	t, before = &turn{digest: w.Digest, done: make(chan struct{})}, l.tail
 	l.tail = t
@@ -118,11 +113,7 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 	defer close(t.done)
 	t.ended = time.Now()
 	if t.answer == nil { // deliver panicked
-		t.answer = &answer{
-			status:   http.StatusInternalServerError,
-			Decision: failed,
-			Error:    "usher failed while delivering this webhook",
-		}
+		t.answer = fail(http.StatusInternalServerError, "usher failed while delivering this webhook")
 	}
 	l := p.active[w.Lane]
 	if l.tail != t {
@@ -135,10 +126,8 @@ func (p *passThrough) finish(w *Webhook, t *turn) {
 	}
 }
 
-// Platforms returns the platforms on which the gate remembers something about a tenant, or delivers
-// something now. Call it only if Config.Store is nil.
-func (g *Gate) Platforms(tenant string) (all []string) {
-	p := g.lanes
+// platforms returns the platforms on which a tenant is remembered, or has a delivery in progress.
+func (p *passThrough) platforms(tenant string) (all []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, lane := range slices.AppendSeq(p.memory.Keys(), maps.Keys(p.active)) {

@@ -4,52 +4,32 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 
 	"usher/internal/content"
 	"usher/internal/receiver"
 )
 
-// forBuyers is the answer to a question that usher could not ask, or that got no answer. The service shows it to
-// the buyer at the checkout.
-const forBuyers = "This change cannot be made at the moment. Please try again in a few minutes."
-
-// statusHungUp is for logs and the admin port only: no sender gets it.
-const statusHungUp = 499
-
-// isQuestion reports whether webhooks of this type are questions.
-func (c *Config) isQuestion(typ string) bool { return slices.Contains(c.SyncTypes, typ) }
-
-// ask sends a question to the receiver and returns its answer. The sender needs it now, so there is
-// one try, in no lane, and nothing is stored or remembered. Unlike a delivery, the try ends if the
-// sender hangs up, or has waited for too long.
-func (g *Gate) ask(in *arrival) *answer {
-	w := in.Webhook
-	var rejection *answer
-	if w.Receiver, rejection = g.cfg.whoAnswers(in.ctx, w.Lane); rejection != nil {
-		return rejection
-	}
-	if full := g.take(in, place{w.Receiver, questions}); full != nil {
-		return full
-	}
-	ctx, cancel := context.WithCancel(in.ctx)
+// ask tries a question once, and returns the receiver's answer. The try ends early if the sender hangs up, or when
+// usher's grace at a shutdown is over.
+func (c *Config) ask(ctx, sender, deliveries context.Context, w *Webhook) *answer {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(in.r.Context(), cancel)()
-	defer context.AfterFunc(g.deliveries, cancel)() // Shutdown may end the try, too
+	defer context.AfterFunc(sender, cancel)()
+	defer context.AfterFunc(deliveries, cancel)()
 	t := w.Receiver.Ask(ctx, w.ID, w.Header, w.Body)
 	var a *answer
 	switch {
 	case t.Err == nil:
 		a = &answer{status: t.Status, Decision: forwarded, receivers: &t}
-	case in.r.Context().Err() != nil:
-		a = &answer{status: statusHungUp, Decision: failed, Error: "the sender hung up before the receiver answered"}
-	case g.deliveries.Err() != nil:
+	case sender.Err() != nil:
+		a = fail(statusHungUp, "the sender hung up before the receiver answered")
+	case deliveries.Err() != nil:
 		a = shuttingDown()
 	default:
-		logFailure(g.cfg.Log, w, 1, t)
+		logFailure(c.Log, w, 1, t)
 		a = failure(w, 1, t)
-		if in.ctx.Err() != nil {
-			a.Error = fmt.Sprintf("the receiver did not answer within %v", g.cfg.AnswerWithin)
+		if ctx.Err() != nil {
+			a.Error = fmt.Sprintf("the receiver did not answer within %v", c.AnswerWithin)
 		}
 	}
 	a.Webhook, a.Tries = w.ID, 1

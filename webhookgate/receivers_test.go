@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -79,46 +78,6 @@ func TestReceiverOfAPlatform(t *testing.T) {
 	}
 }
 
-// Each receiver has its own password, signature and patience.
-func TestReceiversOwnSettings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		got := make(map[string]http.Header)
-		took := make(map[string]time.Duration)
-		receive := func(name string) roundTrip {
-			return func(r *http.Request) (*http.Response, error) {
-				got[name] = r.Header.Clone()
-				begin := time.Now()
-				<-r.Context().Done()
-				took[name] = time.Since(begin)
-				return nil, r.Context().Err()
-			}
-		}
-		g := newGate(t, func(c *setup) {
-			c.Transport, c.Tries, c.Timeout = receive("main"), 1, 2*time.Second
-			docs := address("docs.test")
-			docs.User = url.UserPassword("u", "p")
-			c.Further = []*receiver.Receiver{
-				{Name: "docs", Platforms: []string{"docs"}, URL: docs, Transport: receive("docs"), Timeout: 5 * time.Second, ForwardSigningKey: secret("whsec_a2V5")},
-				{Name: "crm", Platforms: []string{"crm"}, URL: address("crm.test"), Transport: receive("crm")},
-			}
-		})
-		for _, platform := range []string{"", "docs", "crm"} {
-			if answer := post(t, g, of(platform, "a", "A"), "Authorization", "Bearer the-sender's"); answer.Code != 504 {
-				t.Error(answer)
-			}
-		}
-		if got["docs"].Get("Authorization") != "Basic dTpw" || got["main"].Get("Authorization") != "Bearer the-sender's" || got["crm"].Get("Authorization") != "Bearer the-sender's" {
-			t.Errorf("%v", got)
-		}
-		if got["docs"].Get("Webhook-Signature") == "" || got["main"].Get("Webhook-Signature") != "" || got["crm"].Get("Webhook-Signature") != "" {
-			t.Errorf("%v", got)
-		}
-		if took["main"] != 2*time.Second || took["crm"] != 2*time.Second || took["docs"] != 5*time.Second {
-			t.Errorf("%v", took)
-		}
-	})
-}
-
 // One receiver hangs and one refuses: the third's webhooks find room, and are as fast as
 // ever. What is too much for one is told so by its name.
 func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
@@ -172,27 +131,6 @@ func TestAReceiverThatHangsCostsTheOthersNothing(t *testing.T) {
 				t.Errorf("%s: %d places are still taken, %d in all", p.to.Name, n, g.places.all)
 			}
 		}
-	})
-}
-
-// Questions whose receiver hangs leave room for what an inbox takes in.
-func TestQuestionsLeaveRoomForTheInbox(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		kept := 0
-		g := newGate(t, func(c *setup) {
-			c.SyncTypes, c.MaxInflight = []string{"Checkout"}, 10
-			c.Store = func(context.Context, *Webhook) (string, error) { kept++; return "", nil }
-			c.Transport = roundTrip(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() })
-		})
-		var senders sync.WaitGroup
-		for range 20 {
-			senders.Go(func() { ask(g, question) })
-		}
-		synctest.Wait()
-		if rec := ask(g, documented); rec.Code != 200 || kept != 1 {
-			t.Errorf("%d %s", rec.Code, rec.Body)
-		}
-		senders.Wait()
 	})
 }
 

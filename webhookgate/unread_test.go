@@ -3,7 +3,6 @@ package webhookgate
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"runtime"
@@ -14,35 +13,20 @@ import (
 	"weak"
 
 	"usher/internal/guard"
+	"usher/internal/testkit/pipes"
 )
-
-// pipes is a listener whose connections are in memory, and hold nothing that nobody reads.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	c, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-func (p pipes) Close() error { close(p); return nil }
-func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
 // dialGate serves the gate as usher does, and returns a sender's connection.
 func dialGate(t *testing.T, g *Gate) net.Conn {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	srv, way := guard.NewServer(g, nil, log), make(pipes, 1)
+	srv, way := guard.NewServer(g, nil, log), make(pipes.Listener)
 	go srv.Serve(way)
-	here, there := net.Pipe()
-	way <- there
 	t.Cleanup(func() {
-		here.Close()
 		srv.Close()
 		time.Sleep(time.Second) // net/http waits half a second before it ends a connection that it has closed
 	})
-	return here
+	return way.Dial(t)
 }
 
 // A sender that does not read its answer takes no place from others, and usher holds nothing of its webhook.
@@ -65,19 +49,6 @@ func TestUnreadAnswerHoldsNoPlace(t *testing.T) {
 		}
 		if err := g.Shutdown(t.Context()); err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// Nor does one that asks to be told to go on, and does not listen.
-func TestUnreadContinue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, func(c *setup) { c.MaxInflight = 1 })
-		sender := dialGate(t, g)
-		io.WriteString(sender, "POST /webhooks HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
-		synctest.Wait()
-		if got := post(t, g, documented); got.Code != 200 {
-			t.Errorf("while usher waits for the body: %v", got)
 		}
 	})
 }

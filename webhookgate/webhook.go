@@ -36,16 +36,13 @@ type Webhook struct {
 	// entitlements only.
 	Receiver *receiver.Receiver
 
-	// State is what an inbox stores of a snapshot. The gate sets it for Config.Store, from the value that it has
-	// validated: a body is parsed only once, and what waits to be stored is small, whatever the shape of the body.
+	// State is what an inbox stores of a snapshot. The gate sets it for Config.Store: a body is parsed only once.
 	// Nil: parse Body if you need it.
 	State *snapshot.Stored
 }
 
-// A LaneName names a queue: that of a tenant or, if a webhook names no tenant, that of its platform and
-// type. In a queue webhooks wait for each other, which costs only time: that two webhooks are in the
-// same lane is never a reason to drop one. All webhooks of a lane go to the same receiver, because
-// they have the same platform.
+// A LaneName names a queue: that of a tenant or, if a webhook names no tenant, that of its platform and type. All
+// webhooks of a lane go to the same receiver, because they have the same platform.
 type LaneName struct {
 	Platform, Tenant string
 	Type             string // empty if there is a tenant
@@ -59,57 +56,24 @@ func newWebhook(body []byte) *Webhook {
 	return &Webhook{ID: NewID(), Digest: sha256.Sum256(body), Body: body, Received: time.Now()}
 }
 
-// fill reads from a webhook's parsed body what the gate must know of it. If the webhook is invalid, it returns the
-// reason (type, schema or platform) and the faults. A question needs nothing but its type.
-func (c *Config) fill(w *Webhook, value any) (reason string, faults []content.Fault) {
-	w.Type = content.TypeOf(value)
+// read reads type, tenant and receiver from the parsed body. certain says that the tenant can be read; otherwise the
+// webhook has no lane yet.
+func (w *Webhook) read(value any, receivers *receiver.Set) (platform string, certain bool) {
 	platform, tenant, certain := content.CertainTenant(value)
 	if certain {
 		w.Lane = LaneName{Platform: platform, Tenant: tenant}
 	}
-	if c.isQuestion(w.Type) {
-		return "", nil
-	}
-	if faults := c.Rules.Faults(value); len(faults) > 0 {
-		if w.Type != "" && !c.Rules.Accept(w.Type) {
-			return "type", faults
-		}
-		return "schema", faults
-	}
-	if c.Store != nil && !certain && w.Type == "" { // possible if * is among the types
-		return "schema", []content.Fault{{Path: "/type", Message: "must name the event, as there is no tenant"}}
-	}
-	w.Receiver = c.Receivers.For(platform)
-	if w.Receiver == nil && !c.StoreUnclaimed {
-		return "platform", []content.Fault{unclaimed(platform)}
-	}
-	if !certain { // the webhook names no tenant; a code that cannot be read is one of the faults above
-		w.Lane = LaneName{Platform: platform, Type: w.Type}
-	}
+	w.Type, w.Receiver = content.TypeOf(value), receivers.For(platform)
 	// Only a TenantProvisioningChange with a tenant is known to be a snapshot. Of any other event the
 	// same bytes may mean two changes.
 	w.Snapshot = w.Type == content.TenantProvisioningChange && certain
-	if w.Snapshot && c.Store != nil {
-		w.State = snapshot.Of(value).Stored(platform, tenant, w.ID)
-	}
-	return "", nil
+	return platform, certain
 }
-
-func unclaimed(platform string) content.Fault {
-	message := fmt.Sprintf("is %q, and no receiver takes webhooks of this platform", text.Clip(platform, maxShown))
-	if platform == "" {
-		message = "is missing, and no receiver takes webhooks without a platform"
-	}
-	return content.Fault{Path: "/payload/tenant/platform/code", Message: message}
-}
-
-// TraceID returns the trace id in the sender's traceparent header, or an empty string. The receiver
-// gets that header, too.
-func (w *Webhook) TraceID() string { return text.TraceID(w.Header) }
 
 // maxShown is how many bytes of a name that others chose are shown.
 const maxShown = 200
 
+// attrs are what the log says of a webhook.
 func (w *Webhook) attrs() []slog.Attr {
 	attrs := append(make([]slog.Attr, 0, 8),
 		slog.String("webhook", w.ID),
@@ -117,7 +81,7 @@ func (w *Webhook) attrs() []slog.Attr {
 		slog.String("platform", text.Clip(w.Lane.Platform, maxShown)),
 		slog.String("tenant", text.Clip(w.Lane.Tenant, maxShown)),
 	)
-	if id := w.TraceID(); id != "" {
+	if id := text.TraceID(w.Header); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}
 	return attrs
@@ -154,7 +118,15 @@ func Accept(id string, header http.Header, body []byte, receivers *receiver.Set)
 	if fault != nil {
 		return nil, errors.New(fault.String())
 	}
-	return fromValue(id, header, body, value, receivers)
+	w := newWebhook(body)
+	w.ID, w.Header = id, header
+	if _, certain := w.read(value, receivers); !certain {
+		return nil, errors.New("its tenant cannot be read for certain")
+	}
+	if !content.ValidCode(w.Type) {
+		return nil, errors.New("its type is too long, or has a zero character")
+	}
+	return w, nil
 }
 
 // ReadSnapshot makes a webhook from a body that does not come through the gate, and checks it as the gate does.
@@ -166,47 +138,21 @@ func ReadSnapshot(
 	if fault != nil {
 		return nil, []content.Fault{*fault}
 	}
-	typ := content.TypeOf(value)
-	if typ != "" && typ != content.TenantProvisioningChange {
-		return nil, []content.Fault{{
-			Path: "/type",
-			Message: fmt.Sprintf("is %q, and only %s says what a tenant may use",
-				text.Clip(typ, maxShown), content.TenantProvisioningChange),
-		}}
+	w := newWebhook(body)
+	w.Header = header
+	_, certain := w.read(value, receivers)
+	if w.Type != "" && w.Type != content.TenantProvisioningChange {
+		return nil, []content.Fault{{Path: "/type", Message: fmt.Sprintf("is %q, and only %s says what a tenant may use",
+			text.Clip(w.Type, maxShown), content.TenantProvisioningChange)}}
 	}
-	if faults := rules.Faults(value); len(faults) > 0 {
+	switch faults := rules.Faults(value); {
+	case len(faults) > 0:
 		return nil, content.First(faults, content.MaxFaults)
-	}
-	if typ == "" { // possible with a schema of one's own
+	case w.Type == "": // possible with a schema of one's own
 		return nil, []content.Fault{{Path: "/type", Message: "is missing"}}
-	}
-	w, err := fromValue(NewID(), header, body, value, receivers)
-	if err != nil {
+	case !certain:
 		return nil, []content.Fault{{Path: "/payload/tenant/code", Message: "cannot be read for certain"}}
 	}
 	w.State = snapshot.Of(value).Stored(w.Lane.Platform, w.Lane.Tenant, w.ID)
 	return w, nil
-}
-
-// fromValue makes a webhook from a parsed body.
-func fromValue(id string, header http.Header, body []byte, value any, receivers *receiver.Set) (*Webhook, error) {
-	platform, tenant, certain := content.CertainTenant(value)
-	if !certain {
-		return nil, errors.New("its tenant cannot be read for certain")
-	}
-	typ := content.TypeOf(value)
-	if !content.ValidCode(typ) {
-		return nil, errors.New("its type is too long, or has a zero character")
-	}
-	return &Webhook{
-		ID:       id,
-		Type:     typ,
-		Lane:     LaneName{Platform: platform, Tenant: tenant},
-		Snapshot: typ == content.TenantProvisioningChange,
-		Digest:   sha256.Sum256(body),
-		Body:     body,
-		Header:   header,
-		Received: time.Now(),
-		Receiver: receivers.For(platform),
-	}, nil
 }

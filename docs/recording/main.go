@@ -98,7 +98,7 @@ func record() ([]line, error) {
 		return nil, err
 	}
 	begin := time.Now()
-	lines := []line{{0, "$ usher demo"}}
+	lines := []line{{0, "$ go run . demo"}}
 	for in := bufio.NewScanner(out); in.Scan(); {
 		text := in.Text()
 		if n := len([]rune(text)); n > columns {

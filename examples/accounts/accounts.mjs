@@ -15,7 +15,9 @@ async function graphql(query, variables) {
   });
   if (!response.ok) throw new Error(`${url} answered ${response.status}: ${await response.text()}`);
   const { data, errors } = await response.json();
-  if (errors) throw new Error(errors.map((error) => error.message).join('; '));
+  // The service rejects in two places: beside the data, and (a missing scope) inside it.
+  const rejected = errors ?? Object.values(data).flatMap((field) => field.errors ?? []);
+  if (rejected.length > 0) throw new Error(rejected.map((error) => error.message ?? error).join('; '));
   return data;
 }
 

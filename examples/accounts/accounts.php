@@ -21,8 +21,11 @@ function graphql(string $query, array $variables): array
         throw new RuntimeException("$url answered $status: $body");
     }
     $answer = json_decode($body, true, 512, JSON_THROW_ON_ERROR);
-    if (!empty($answer['errors'])) {
-        throw new RuntimeException(implode('; ', array_column($answer['errors'], 'message')));
+    // The service rejects in two places: beside the data, and (a missing scope) inside it.
+    foreach ([$answer, ...array_values($answer['data'] ?? [])] as $part) {
+        if (!empty($part['errors'])) {
+            throw new RuntimeException(json_encode($part['errors'], JSON_UNESCAPED_SLASHES));
+        }
     }
     return $answer['data'];
 }

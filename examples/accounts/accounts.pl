@@ -20,7 +20,10 @@ sub graphql {
     die "$url: $response->{content}Is usher running?\n" if $response->{status} == 599;
     die "$url answered $response->{status}: $response->{content}\n" unless $response->{success};
     my $answer = decode_json($response->{content});
-    die join('; ', map { $_->{message} } @{ $answer->{errors} }), "\n" if $answer->{errors};
+    # The service rejects in two places: beside the data, and (a missing scope) inside it.
+    for my $part ($answer, values %{ $answer->{data} // {} }) {
+        die encode_json($part->{errors}), "\n" if $part->{errors};
+    }
     return $answer->{data};
 }
 

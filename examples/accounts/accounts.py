@@ -26,8 +26,10 @@ def graphql(query, variables):
         sys.exit(f"{URL} answered {e.code}: {e.read().decode(errors='replace')}")
     except OSError as e:
         sys.exit(f"{URL}: {e}; is usher running?")
-    if answer.get("errors"):
-        sys.exit("; ".join(error["message"] for error in answer["errors"]))
+    # The service rejects in two places: beside the data, and (a missing scope) inside it.
+    errors = answer.get("errors") or [e for field in answer["data"].values() for e in field.get("errors", [])]
+    if errors:
+        sys.exit(f"the billing service rejected the query: {json.dumps(errors)}")
     return answer["data"]
 
 

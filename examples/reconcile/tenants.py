@@ -38,9 +38,11 @@ def graphql(query, variables):
         sys.exit(f"{URL} answered {e.code}: {e.read().decode(errors='replace')}")
     except (OSError, ValueError) as e:
         sys.exit(f"{URL}: {e}")
-    if answer.get("errors"):
+    # The service rejects in two places: beside the data, and (a missing scope) inside it.
+    errors = answer.get("errors") or [e for field in answer["data"].values() for e in field.get("errors", [])]
+    if errors:
         # Exit with an error rather than print half of the tenants: usher then applies nothing.
-        sys.exit("the billing service rejected the query: " + "; ".join(error["message"] for error in answer["errors"]))
+        sys.exit(f"the billing service rejected the query: {json.dumps(errors)}")
     return answer["data"]
 
 

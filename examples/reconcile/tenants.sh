@@ -27,7 +27,7 @@ while [ "$after" != end ]; do
 		curl --fail-with-body --silent --show-error --max-time 60 "$USHER_URL" --header 'Content-Type: application/json' --data @-) ||
 		{ echo "the billing service can't be asked: $answer" >&2; exit 1; }
 	# Exit with an error rather than print half of the tenants: usher then applies nothing.
-	jq -e '.data.subscriptions and (.errors | not)' >/dev/null <<<"$answer" || { echo "the billing service rejected the query: $answer" >&2; exit 1; }
+	jq -e '.data.subscriptions.nodes and (.errors | not)' >/dev/null <<<"$answer" || { echo "the billing service rejected the query: $answer" >&2; exit 1; }
 	jq -c '.data.subscriptions.nodes[]' <<<"$answer" >>"$pages"
 	after=$(jq -r '.data.subscriptions.pageInfo | if .hasNextPage then (.endCursor | tojson) else "end" end' <<<"$answer")
 done

@@ -2,13 +2,12 @@
 // show the same as the API. It reaches the other parts of usher only through its Config.
 //
 //	admin.go                                     the routes, and who may use them
-//	overview.go, webhooks.go, tenant.go          what a GET shows; package status adds words and troubles
+//	overview.go, webhooks.go, tenant.go          what a GET shows; package status finds the troubles
 //	decisions.go                                 the gate's last decisions, in memory
-//	selection.go                                 which webhooks a list or an action is about
 //	acts.go                                      what people can do: one table
 //	act.go                                       how it is asked for and done, with its entry and its line in the log
-//	webhookacts.go, backup.go, actions.go        what only some acts need; the list of actions
-//	reconcile.go                                 the calls of 'usher reconcile'
+//	reconcile.go                                 the acts whose answer is a stream: reconcile and backup
+//	selection.go                                 which webhooks a list or an act is about
 //	answer.go                                    writes an answer as a page or JSON, and turns errors into status codes
 package admin
 
@@ -82,7 +81,7 @@ func (h *Handler) Troubles() []status.Trouble { return h.status(context.Backgrou
 
 // New returns the handler of the admin port.
 func New(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, comparing: make(chan struct{}, 2), making: make(chan struct{}, 2)}
+	h := &Handler{cfg: cfg, making: make(chan struct{}, 2)}
 	known := cfg.History
 	known.Status, known.Inbox, known.Log = h.status, cfg.Inbox, cfg.Log
 	known.Stopping = func() bool { return cfg.Health().Stopping }
@@ -93,11 +92,7 @@ func New(cfg Config) *Handler {
 		{path: "/metrics", read: cfg.Metrics.ServeHTTP},
 
 		{path: "/", read: h.answer(h.overview)},
-		{
-			path:   "/webhooks",
-			read:   with(h, h.readSelection, h.webhooksPage),
-			params: slices.Concat(listParams, []string{"did"}),
-		},
+		{path: "/webhooks", read: h.answer(h.webhooksPage), params: slices.Concat(listParams, []string{"did", "ask", "force"})},
 		{path: "/webhooks/{id}", read: h.answer(h.webhookPage)},
 		{path: "/webhooks/{id}/payload", read: h.download, file: true},
 		{path: "/tenants", read: h.answer(h.tenantsPage), inbox: true},
@@ -106,20 +101,11 @@ func New(cfg Config) *Handler {
 		{path: "/static/{id}", read: page.Static},
 
 		{path: "/api/status", read: h.answer(h.apiStatus), params: []string{"since"}},
-		{path: "/api/webhooks", read: with(h, h.readSelection, h.apiWebhooks), params: listParams, inbox: true},
-		{
-			path:  "/api/webhooks/{id}",
-			read:  h.answer(func(r *http.Request) (any, error) { return h.webhook(r.Context(), r.PathValue("id")) }),
-			inbox: true,
-		},
+		{path: "/api/webhooks", read: h.answer(h.apiWebhooks), params: listParams, inbox: true},
+		{path: "/api/webhooks/{id}", read: h.answer(h.apiWebhook), inbox: true},
 		{path: "/api/actions", read: h.answer(h.actions), params: []string{"before", "limit"}, inbox: true},
 		{path: "/api/tenant", read: h.few(h.apiTenant), params: []string{"code", "platform"}, inbox: true},
-		{
-			path:   "/api/tenants",
-			read:   h.answer(h.apiTenants),
-			params: []string{"trouble", "platform", "after"},
-			inbox:  true,
-		},
+		{path: "/api/tenants", read: h.answer(h.apiTenants), params: []string{"trouble", "platform", "after", "limit"}, inbox: true},
 	}
 	for _, a := range Acts {
 		h.routes = append(h.routes, h.actRoutes(a)...)
@@ -135,12 +121,11 @@ const bodyPatience = 10 * time.Second
 
 // Handler serves the admin port.
 type Handler struct {
-	cfg       Config
-	recorder  *history.Recorder
-	comparing chan struct{} // holds one value for each webhook that is being compared with the one before it
-	making    chan struct{} // holds one value for each answer about a tenant that is being made
-	routes    []route
-	origin    http.CrossOriginProtection
+	cfg      Config
+	recorder *history.Recorder
+	making   chan struct{} // holds one value for each answer about a tenant that is being made
+	routes   []route
+	origin   http.CrossOriginProtection
 }
 
 // route is one address of the port.
@@ -188,12 +173,6 @@ func (to *route) checkQuery(rawQuery string) error {
 
 // isAPI reports whether a request is for the API, and not for a page.
 func isAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }
-
-// needsAct reports whether a request needs the right to act: it is an action, or opens the page
-// that asks for confirmation.
-func (to *route) needsAct(r *http.Request) bool {
-	return to.act != nil && (r.Method == http.MethodPost || !strings.HasPrefix(to.path, "/api/"))
-}
 
 // Run keeps the history, and sends notifications, until ctx ends. name is that of this replica, if there may be others.
 func (h *Handler) Run(ctx context.Context, name string) { h.recorder.Run(ctx, name) }
@@ -248,7 +227,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve calls a handler of the route, unless the visitor, the query or the missing inbox rules it out.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, to *route, handler http.HandlerFunc) {
-	if visitorOf(r).readOnly && to.needsAct(r) {
+	if visitorOf(r).readOnly && r.Method == http.MethodPost {
 		h.fail(w, r, errReadOnly)
 		return
 	}

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -17,58 +16,57 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
+	"usher/internal/view"
 	"usher/webhookgate"
 )
 
 // Problem is the body of every answer of the API that is not a 200.
 type Problem struct {
-	Error  string   `json:"error"`
-	Latest *Webhook `json:"latest,omitempty"` // the newer webhook that the action would overwrite without force
+	Error string `json:"error"`
 }
-
-// maxRequest limits the body of a request.
-const maxRequest = 64 << 10
 
 // redirect is an answer that leads to another page.
 type redirect string
 
-// answer makes a handler from a func that returns an answer or an error. A *[page.Page] is drawn, or, for the
-// API, its Body is written as JSON. A *confirmation is drawn as a page, a redirect leads to another page, and
-// everything else is written as JSON.
+// shown is a page about something that acts may be done to.
+type shown struct {
+	*page.Page
+	about target
+}
+
+// lines is an answer in lines of JSON, each written as it is made and never in memory as a whole. The last line has
+// the view.End.
+type lines func(write func(any) error) (view.End, error)
+
+// answer makes a handler from a func that returns an answer or an error. A *[page.Page] and what is shown is drawn, a
+// redirect leads to another page, lines are written one by one, and everything else is written as JSON.
 func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxRequest)
 		answer, err := do(r)
+		if s, ok := answer.(shown); ok && err == nil {
+			s.Ask, err = h.question(r, s.about)
+			s.Live = s.Live && s.Ask == nil // it would be asked anew every two seconds
+			answer = s.Page
+		}
 		if err != nil {
 			h.fail(w, r, err)
 			return
 		}
-		if c, asks := answer.(*confirmation); asks {
-			answer = &page.Page{Name: "confirm", Status: c.status, Title: c.Question, Section: "webhooks", Body: c}
-		}
 		switch v := answer.(type) {
-		case list:
-			h.writeList(w, r, v)
-		case written:
-		case broken:
-			h.cfg.Log.Error("an answer ended too early", "path", r.URL.Path, "err", v.error)
-			panic(http.ErrAbortHandler)
+		case lines:
+			h.writeLines(w, r, v)
 		case redirect:
 			http.Redirect(w, r, string(v), http.StatusSeeOther)
 		case *page.Page:
-			if isAPI(r) {
-				guard.WriteJSON(w, http.StatusOK, v.Body)
-				return
-			}
 			v.Version = h.cfg.Version
 			paused := slices.Clone(h.paused())
 			slices.SortFunc(paused, func(a, b inbox.Pause) int { return a.Since.Compare(b.Since) })
 			for _, p := range paused {
-				v.Paused = append(v.Paused, page.Paused{Pause: p, Offers: h.offers(target{on: p}, OnDeliveries)})
+				offers := h.offers(target{on: p})
+				offers = slices.DeleteFunc(offers, func(o page.Offer) bool { return o.Act != "resume" })
+				v.Paused = append(v.Paused, page.Paused{Pause: p, Offers: offers})
 			}
-			if v.Live {
-				v.Notice = noticeOf(r.URL.Query().Get("did"))
-			}
+			v.Notice = noticeOf(r.URL.Query().Get("did"))
 			h.draw(w, r, v)
 		default:
 			guard.WriteJSON(w, http.StatusOK, v)
@@ -90,78 +88,29 @@ func (h *Handler) few(next func(*http.Request) (any, error)) http.HandlerFunc {
 	})
 }
 
-// written is an answer that is written already.
-type written struct{}
-
-// broken is why an answer that has begun cannot be completed. The connection is cut, so that the caller sees
-// that it is not complete.
-type broken struct{ error }
-
-// list is an answer that may be very long: it is written while it is made, and never in memory as a whole.
-type list struct {
-	name string // of the member that has the elements
-	// each writes all elements, and returns an object with the other members. It may end without an error
-	// before all are written, if write returned one.
-	each func(write func(any) error) (rest any, err error)
-}
-
-func (h *Handler) writeList(w http.ResponseWriter, r *http.Request, l list) {
+func (h *Handler) writeLines(w http.ResponseWriter, r *http.Request, l lines) {
 	out := bufio.NewWriterSize(w, 32<<10)
-	var one bytes.Buffer
-	enc := json.NewEncoder(&one)
+	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
-	count := 0
-	begin := func() {
-		if count++; count == 1 {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(out, "{%q:[", l.name)
-		} else {
-			_ = out.WriteByte(',') // Flush has the error
+	begun := false
+	write := func(line any) error {
+		if !begun {
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			begun = true
 		}
+		return enc.Encode(line)
 	}
-	rest, err := l.each(func(element any) error {
-		begin()
-		one.Reset()
-		if err := enc.Encode(element); err != nil {
-			return err
-		}
-		_, err := out.Write(bytes.TrimSpace(one.Bytes()))
-		return err
-	})
-	if err != nil && count == 0 {
+	end, err := l(write)
+	if err != nil && !begun {
 		h.fail(w, r, err)
 		return
 	}
-	if count == 0 {
-		begin()
-	}
-	others, bad := json.Marshal(rest)
-	if err = cmp.Or(err, bad); err == nil {
-		_ = out.WriteByte(']')
-		if len(others) > len("{}") {
-			_, _ = out.WriteString("," + string(others[1:]))
-		} else {
-			_ = out.WriteByte('}')
-		}
-		err = out.Flush()
-	}
-	if err != nil {
+	if err != nil { // the status is sent already, so the last line says it
 		h.cfg.Log.Error("an answer ended too early", "path", r.URL.Path, "err", err)
-		panic(http.ErrAbortHandler)
+		end.Error = cmp.Or(h.inboxTrouble(err), err).Error()
 	}
-}
-
-// with makes a handler that first reads its input from the request.
-func with[T any](
-	h *Handler, read func(*http.Request) (T, error), do func(*http.Request, T) (any, error),
-) http.HandlerFunc {
-	return h.answer(func(r *http.Request) (any, error) {
-		input, err := read(r)
-		if err != nil {
-			return nil, err
-		}
-		return do(r, input)
-	})
+	_ = write(map[string]view.End{"end": end}) // an error means that the caller has gone
+	_ = out.Flush()
 }
 
 func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) {
@@ -175,23 +124,6 @@ func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) {
 // hasWebhooks reports whether there can be webhooks to show. A replica without a gate shows those of
 // the inbox that it shares.
 func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox != nil }
-
-// noticeOf returns what a page says after an action. The parameter did of the page's address has the key, not
-// the text: nobody can make a page say something else with a link.
-func noticeOf(did string) string {
-	if did == "nothing" {
-		return "Nothing was done: no webhook matches any more."
-	}
-	for _, a := range Acts {
-		switch {
-		case did == a.Name:
-			return a.did
-		case a.ByFilter() && did == a.Name+"-all":
-			return a.didAll
-		}
-	}
-	return ""
-}
 
 // refusal is an error that the caller made, with its status.
 type refusal struct {
@@ -219,11 +151,8 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h.refuse(w, r, refused.status, refused.why)
 		return
 	}
-	if overwrite, ok := errors.AsType[*lane.OverwriteError](err); ok {
-		h.writeProblem(w, r, http.StatusConflict, Problem{
-			Error:  err.Error(),
-			Latest: new(newWebhook(overwrite.Latest)),
-		})
+	if _, ok := errors.AsType[*lane.OverwriteError](err); ok {
+		h.refuse(w, r, http.StatusConflict, err.Error())
 		return
 	}
 	if _, ok := errors.AsType[lane.Denied](err); ok {

@@ -7,12 +7,11 @@ import (
 	"strconv"
 	"sync"
 
-	"usher/internal/admin/page"
 	"usher/internal/admin/status"
-	"usher/internal/content"
 	"usher/internal/inbox"
 	"usher/internal/lane"
 	"usher/internal/text"
+	"usher/internal/view"
 	"usher/webhookgate"
 )
 
@@ -41,7 +40,7 @@ type Decisions struct {
 
 // decision is one decision. It is shared with readers, so it never changes.
 type decision struct {
-	WebhookDetail
+	view.Detail
 	seq      int64 // from 1, in the order in which they were made
 	stranger bool  // the sender did not pass the checks
 }
@@ -54,7 +53,7 @@ func NewDecisions() *Decisions {
 // Add remembers a decision. It is made for webhookgate.Config.Answered.
 func (d *Decisions) Add(o webhookgate.Outcome) {
 	e := new(decision)
-	e.Webhook = Webhook{
+	e.Webhook = view.Webhook{
 		Received: o.At,
 		Decision: o.Decision,
 		Status:   o.Status,
@@ -62,7 +61,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 		Tries:    o.Tries,
 	}
 	e.Original = o.DuplicateOf
-	e.Faults = shownFaults(o.Faults, maxFaults)
+	e.Faults = view.ShownFaults(o.Faults, maxFaults)
 	if o.From.IsValid() {
 		e.From = o.From.String()
 	}
@@ -77,7 +76,7 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 	w := o.Webhook
 	if o.Invalid != nil {
 		w = &o.Invalid.Webhook
-		e.Faults = shownFaults(o.Invalid.Faults, maxFaults) // they say how many more there are
+		e.Faults = view.ShownFaults(o.Invalid.Faults, maxFaults) // they say how many more there are
 	}
 	if e.stranger = w == nil; !e.stranger {
 		e.UUID = w.ID
@@ -100,14 +99,14 @@ func (d *Decisions) Add(o webhookgate.Outcome) {
 
 // countInvalid is called for each decision. d.mu is held.
 func (d *Decisions) countInvalid(e *decision, o *webhookgate.Outcome) {
-	_, counted := d.invalid[e.lane()]
+	_, counted := d.invalid[e.Lane()]
 	switch {
 	case o.Invalid != nil:
 		if d.lastReason = e.Why; counted || len(d.invalid) < maxDecisions {
-			d.invalid[e.lane()]++
+			d.invalid[e.Lane()]++
 		}
 	case o.Webhook != nil && o.Webhook.Snapshot && o.Status == http.StatusOK:
-		delete(d.invalid, e.lane())
+		delete(d.invalid, e.Lane())
 	}
 }
 
@@ -122,7 +121,7 @@ func (d *Decisions) Invalid() (n int, of status.Details) {
 	of.Reason, of.Link = d.lastReason, "/webhooks?state=rejected"
 	for lane, times := range d.invalid {
 		n += times
-		of.Tenants = append(of.Tenants, cmp.Or(page.TenantName(lane.Platform, lane.Tenant), unknownTenant))
+		of.Tenants = append(of.Tenants, cmp.Or(view.TenantName(lane.Platform, lane.Tenant), unknownTenant))
 	}
 	slices.Sort(of.Tenants)
 	of.Tenants = slices.Compact(of.Tenants)
@@ -168,13 +167,4 @@ func (d *Decisions) get(seq int64) *decision {
 		return nil
 	}
 	return d.all[i]
-}
-
-// shownFaults returns the first faults of a webhook, in a copy.
-func shownFaults(faults []content.Fault, most int) []content.Fault {
-	shown := slices.Clone(content.First(faults, most))
-	for i := range shown {
-		shown[i].Path, shown[i].Message = text.Clip(shown[i].Path, maxText), text.Clip(shown[i].Message, maxText)
-	}
-	return shown
 }

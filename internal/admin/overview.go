@@ -12,6 +12,7 @@ import (
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/lane/state"
+	"usher/internal/view"
 )
 
 // statusPatience is how long the status may take altogether, whatever the database does. What is not known by
@@ -83,8 +84,8 @@ func (h *Handler) details(ctx context.Context, in state.State) status.Details {
 	// After an error the status already says what is wrong.
 	entries, _ := h.cfg.Inbox.List(ctx, inbox.Filter{State: in, Limit: 1000})
 	for i := range entries {
-		w := newWebhook(entries[i])
-		name := page.TenantName(w.Platform, w.Tenant)
+		w := view.NewWebhook(entries[i])
+		name := view.TenantName(w.Platform, w.Tenant)
 		if w.Tenant == "" {
 			name = unknownTenant
 		}
@@ -110,11 +111,11 @@ func (h *Handler) unknown(ctx context.Context, n int) (d status.Details) {
 	all, _ := h.cfg.Inbox.Unknown(ctx, 1000) // After an error the status already says what is wrong.
 	d.Link = "/tenants"
 	for i, t := range all {
-		if d.Tenants = append(d.Tenants, page.TenantName(t.Platform, t.Tenant)); i == 0 {
+		if d.Tenants = append(d.Tenants, view.TenantName(t.Platform, t.Tenant)); i == 0 {
 			d.Since = t.Latest
 		}
 		if len(all) == 1 {
-			d.Link = page.TenantURL(t.Platform, t.Tenant, "")
+			d.Link = view.TenantURL(t.Platform, t.Tenant)
 		}
 	}
 	return d
@@ -126,7 +127,7 @@ const unknownTenant = "an unknown tenant"
 // overviewPage is the front page.
 type overviewPage struct {
 	*status.Status
-	Latest   []Webhook
+	Latest   view.Table
 	NoLatest string // why Latest cannot be read
 	More     int    // how much of the history is not shown
 
@@ -136,10 +137,10 @@ type overviewPage struct {
 // Offers returns what can be done to a receiver's deliveries or, without its name, to all; ToWaiting, to all
 // webhooks that wait.
 func (p *overviewPage) Offers(receiver string) []page.Offer {
-	return p.h.offers(target{on: inbox.Pause{Receiver: receiver}}, OnDeliveries)
+	return p.h.offers(target{on: inbox.Pause{Receiver: receiver}})
 }
 func (p *overviewPage) ToWaiting() []page.Offer {
-	return p.h.offers(target{all: &selection{Outcome: string(state.Waiting)}}, OnWebhooks)
+	return p.h.offers(target{all: &selection{Outcome: string(state.Waiting)}})
 }
 
 func (h *Handler) overview(r *http.Request) (any, error) {
@@ -155,13 +156,19 @@ func (h *Handler) overview(r *http.Request) (any, error) {
 	default:
 		ctx, cancel := context.WithTimeout(r.Context(), statusPatience)
 		defer cancel()
-		list, err := h.webhooks(ctx, selection{limit: 6})
+		list, _, err := h.webhooks(ctx, selection{limit: 6})
 		if err != nil { // the rest of the page may say why
 			p.NoLatest = cmp.Or(h.inboxTrouble(err), err).Error()
 		}
-		p.Latest = list.Webhooks
+		p.Latest = view.NewTable(view.Webhooks, list, (*view.Webhook).ElementID)
 	}
-	return &page.Page{Name: "overview", Title: "Overview", Section: "overview", Live: true, Body: p}, nil
+	about := target{on: inbox.Pause{Receiver: r.URL.Query().Get("receiver")}}
+	if about.on.Receiver != "" {
+		if err := h.knownReceiver(about.on); err != nil {
+			return nil, err
+		}
+	}
+	return shown{&page.Page{Name: "overview", Title: "Overview", Section: "overview", Live: true, Body: p}, about}, nil
 }
 
 // shownHistory is how much of the history the overview shows.

@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"usher/internal/inbox"
@@ -93,42 +95,35 @@ func (s *runStream) send(line RunLine) error {
 	return s.Flush()
 }
 
-func reconcileRoutes(h *Handler, a *Act) []route {
-	post := func(w http.ResponseWriter, r *http.Request) {
-		s := newRunStream(w, r, h.cfg.Inbox.MaxLine())
-		var asked RunCall
-		line, err := s.next()
-		if err == nil {
-			d := json.NewDecoder(bytes.NewReader(line))
-			d.DisallowUnknownFields()
-			err = d.Decode(&asked)
-		}
-		switch {
-		case err != nil:
-			h.fail(w, r, badBody(err))
-		case asked.Run == "":
-			h.beginRun(s, &call{Request: r, w: w, act: a}, asked)
-		default:
-			h.runPass(s, r, asked.Pass)
-		}
+// reconcile is POST /api/reconcile.
+func (h *Handler) reconcile(c *call) error {
+	s := newRunStream(c.w, c.Request, h.cfg.Inbox.MaxLine())
+	var asked RunCall
+	line, err := s.next()
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(line))
+		d.DisallowUnknownFields()
+		err = d.Decode(&asked)
 	}
-	return []route{{path: "/api/reconcile", inbox: true, act: post}}
-}
-
-func (h *Handler) beginRun(s *runStream, c *call, asked RunCall) {
+	switch {
+	case err != nil:
+		return badBody(err)
+	case asked.Run != "":
+		h.runPass(s, c.Request, asked.Pass)
+		return nil
+	}
 	var run *inbox.Run
 	var known int
-	err := h.perform(c, asked.About, func() (err error) {
+	err = h.perform(c, asked.About, func() (err error) {
 		if run, known, err = h.cfg.Inbox.BeginRun(c.by); err == nil {
 			c.note("run", run.ID)
 		}
 		return err
 	})
-	if err != nil {
-		h.fail(c.w, c.Request, err)
-		return
+	if err == nil {
+		_ = s.send(RunLine{Run: run, Known: known}) // an error means that the caller has gone
 	}
-	_ = s.send(RunLine{Run: run, Known: known})
+	return err
 }
 
 // runPass is one pass over the lines. It reads and writes at the same time.
@@ -143,7 +138,7 @@ func (h *Handler) runPass(s *runStream, r *http.Request, pass inbox.Pass) {
 		return s.send(RunLine{Compared: seen})
 	})
 	if err != nil {
-		h.did(r, nil, slog.LevelWarn, "reconcile failed", "run", pass.Run, "why", err)
+		h.cfg.Log.Warn("reconcile failed", "run", pass.Run, "why", err, "who", nameOf(r), "from", r.RemoteAddr)
 		_ = s.send(RunLine{Error: err.Error()})
 		return
 	}
@@ -151,6 +146,39 @@ func (h *Handler) runPass(s *runStream, r *http.Request, pass inbox.Pass) {
 	if run.Failed != "" || run.Found.Open() > 0 || run.Found[lane.Applied] > 0 {
 		level = slog.LevelWarn
 	}
-	h.did(r, nil, level, "reconciled", "run", run.ID, "failed", run.Failed, "found", run.Found)
+	h.cfg.Log.Log(r.Context(), level, "reconciled", "run", run.ID, "failed", run.Failed, "found", run.Found,
+		"who", nameOf(r), "from", r.RemoteAddr)
 	_ = s.send(RunLine{Run: run})
+}
+
+// backup is POST /api/backup: a copy of an inbox in a file. If it fails halfway, the connection is cut: the caller sees
+// that the copy is not complete.
+func (h *Handler) backup(c *call) error {
+	var broken error
+	err := h.perform(c, "", func() error {
+		copied, size, err := h.cfg.Inbox.Backup(c.Context())
+		if err != nil {
+			return err
+		}
+		defer copied.Close()
+		if err := h.cfg.Inbox.Note(c.by, 0); err != nil { // before anybody gets anything
+			if h.cfg.Inbox.Health().Err == nil {
+				return err
+			}
+			// It cannot be written, and this may be the only way to save it: somebody has removed the file, say.
+			h.cfg.Log.Warn("a backup is not stored as an action: the inbox cannot be written", "who", c.by.Who)
+		}
+		c.w.Header().Set("Content-Type", "application/vnd.sqlite3")
+		c.w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		c.note("bytes", size)
+		if n, err := io.Copy(c.w, copied); err != nil || n != size {
+			broken = fmt.Errorf("%d of %d bytes were sent: %w", n, size, err)
+		}
+		return nil
+	})
+	if broken != nil {
+		h.cfg.Log.Error("a backup ended too early", "err", broken)
+		panic(http.ErrAbortHandler)
+	}
+	return err
 }

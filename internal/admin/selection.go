@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -72,17 +71,9 @@ func readQuery(rawQuery string) (url.Values, error) {
 	return query, nil
 }
 
-// readSelection reads a selection from the query.
-func (h *Handler) readSelection(r *http.Request) (s selection, err error) {
-	query, err := readQuery(r.URL.RawQuery)
-	if err != nil {
-		return s, err
-	}
-	s = selection{
-		Tenant:  strings.TrimSpace(query.Get("tenant")),
-		Outcome: query.Get("state"),
-		limit:   pageSize,
-	}
+// readSelection reads a selection from a query or a form.
+func (h *Handler) readSelection(query url.Values) (s selection, err error) {
+	s = selection{Tenant: strings.TrimSpace(query.Get("tenant")), Outcome: query.Get("state")}
 	if known := h.outcomes(); s.Outcome != "" && !slices.Contains(known, s.Outcome) {
 		return s, badRequest("there is no state %q: it should be %s", s.Outcome, strings.Join(known, ", "))
 	}
@@ -103,30 +94,24 @@ func (h *Handler) readSelection(r *http.Request) (s selection, err error) {
 			return s, err
 		}
 	}
-	if before := query.Get("before"); before != "" {
-		if s.before, err = strconv.ParseInt(before, 10, 64); err != nil {
-			return s, badRequest("before is %q, but should be the next of an earlier answer", before)
-		}
-	}
-	if limit := query.Get("limit"); limit != "" {
-		if s.limit, err = strconv.Atoi(limit); err != nil || s.limit < 1 || s.limit > maxPage {
-			return s, badRequest("limit is %q, but should be a number from 1 to %d", limit, maxPage)
-		}
-	}
-	return s, nil
+	s.before, s.limit, err = readPage(query, pageSize)
+	return s, err
 }
 
-// readChoice reads the selection for an action. Without ids it must have a filter, or the action
-// would be about all webhooks.
-func (h *Handler) readChoice(r *http.Request, hasIDs bool) (s selection, err error) {
-	if s, err = h.readSelection(r); err != nil {
-		return s, err
+// readPage reads where a page of a list begins, and how long it is.
+func readPage(query url.Values, usual int) (before int64, limit int, err error) {
+	if text := query.Get("before"); text != "" {
+		if before, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return 0, 0, badRequest("before is %q, but should be a number", text)
+		}
 	}
-	if !s.Narrow() && !hasIDs {
-		return s, badRequest("say which webhooks: state, tenant, platform, since or until")
+	limit = usual
+	if text := query.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
+			return 0, 0, badRequest("limit is %q, but should be a number from 1 to %d", text, maxPage)
+		}
 	}
-	s.limit = 0
-	return s, nil
+	return before, limit, nil
 }
 
 func readTime(name, text string) (t time.Time, err error) {

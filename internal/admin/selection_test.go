@@ -4,9 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"html"
 	"net/http"
-	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"runtime"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"usher/internal/inbox"
 	"usher/internal/lane/state"
 	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
@@ -40,7 +40,8 @@ func TestReadSelection(t *testing.T) {
 		{"limit=-1", "! limit is"},
 		{"before=1.0", "! before is"},
 	} {
-		s, err := h.readSelection(httptest.NewRequest("GET", "/webhooks?"+tc.query, nil))
+		query, _ := url.ParseQuery(tc.query)
+		s, err := h.readSelection(query)
 		if problem, bad := strings.CutPrefix(tc.want, "! "); bad {
 			if err == nil || !slices.ContainsFunc(strings.Split(problem, "|"), func(p string) bool { return strings.Contains(err.Error(), p) }) {
 				t.Errorf("%s: %v, want %s", tc.query, err, problem)
@@ -49,17 +50,9 @@ func TestReadSelection(t *testing.T) {
 			t.Errorf("%s: %v %s, want %s", tc.query, err, s.Query().Encode(), tc.want)
 		}
 	}
-	s, _ := h.readSelection(httptest.NewRequest("GET", "/webhooks?tenant=a%252Fb%2Fc%2525", nil))
+	s, _ := h.readSelection(url.Values{"tenant": {"a%2Fb/c%25"}})
 	if s.tenant.Platform == nil || *s.tenant.Platform != "a/b" || s.tenant.Tenant != "c%" {
 		t.Errorf("%+v", s)
-	}
-}
-
-// A payload is downloaded as a file, byte for byte as it came.
-func TestDownload(t *testing.T) {
-	h, _ := busy(t, 3)
-	if status, body := ask(h, "GET", numbered(t, h, "/webhooks/2/payload"), ""); status != 200 || body != ten {
-		t.Errorf("%d %s", status, body)
 	}
 }
 
@@ -91,8 +84,8 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 	b.Answer(422, strings.Repeat("x", 400))
 	queueMany(t, b, webhooks)
 	testkit.Eventually(t, "all are parked", func() bool {
-		all, err := h.chooseToRedeliver(t.Context(), selection{Outcome: "parked"}, true)
-		return err == nil && len(all.ids) == webhooks
+		ids, _, err := h.selectIDs(t.Context(), Acts[0], inbox.Filter{State: state.Parked}, true)
+		return err == nil && len(ids) == webhooks
 	})
 	inUse := func() int {
 		runtime.GC()
@@ -101,11 +94,11 @@ func TestActionsOnManyNeedLittleMemory(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	before := inUse()
-	chosen, err := h.chooseToRedeliver(context.Background(), selection{Outcome: "parked"}, false)
+	chosen, _, err := h.selectIDs(context.Background(), Acts[0], inbox.Filter{State: state.Parked}, false)
 	took := (inUse() - before) / webhooks
 	runtime.KeepAlive(chosen) // or it is gone before it is measured
-	if err != nil || len(chosen.ids) != webhooks || took > 200 {
-		t.Errorf("%d webhooks, %d bytes each: %v", len(chosen.ids), took, err)
+	if err != nil || len(chosen) != webhooks || took > 200 {
+		t.Errorf("%d webhooks, %d bytes each: %v", len(chosen), took, err)
 	}
 }
 
@@ -120,13 +113,13 @@ func TestAskedByNumber(t *testing.T) {
 			b.Pass(ahead)
 			b.Take("", "acme", ten)
 			before := b.Stands()
-			_, text := ask(h, "GET", "/discard?state=parked", "")
-			form := regexp.MustCompile(`action="(/discard[^"]*)"`).FindStringSubmatch(text)
+			_, text := ask(h, "GET", "/webhooks?state=parked&ask=discard", "")
+			form := regexp.MustCompile(`name="before" value="(\d+)"`).FindStringSubmatch(text)
 			if form == nil || !strings.Contains(text, "Discard 2 webhooks?") {
 				t.Fatal(text)
 			}
 			late := b.Take("", "late", ten)
-			r := post(h, html.UnescapeString(form[1]), "")
+			r := post(h, "/discard", "state=parked&before="+form[1])
 			did := inboxtest.Acted(before, b.Stands())
 			if is := b.Entry(late).State; r.Code != 303 || is != state.Parked || !strings.HasPrefix(did, "1 discarded; 2 discarded") {
 				t.Errorf("%d, did %q, and what came later is %s", r.Code, did, is)

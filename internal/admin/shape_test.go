@@ -65,9 +65,9 @@ func TestLookingCostsWhatTheSizeSays(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			b := inboxtest.Open(t)
-			h, asks := entitled(b), "/webhooks/2/discard"
+			h, asks := entitled(b), "/webhooks/2?ask=discard"
 			if tc.faults == nil {
-				asks = "/webhooks/2/redeliver"
+				asks = "/webhooks/2?ask=redeliver"
 				b.Take("", "t", strings.Replace(tc.body, `"payload"`, `"first":1,"payload"`, 1))
 				b.Take("", "t", tc.body)
 			} else {

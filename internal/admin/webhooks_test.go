@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/lane/state"
 	"usher/internal/testkit/inboxtest"
+	"usher/internal/view"
 	"usher/webhookgate"
 )
 
@@ -53,6 +55,24 @@ func numbered(t *testing.T, h *Handler, s string) string {
 	})
 }
 
+// listOf reads the lines of an answer.
+func listOf[T any](t *testing.T, body string) (all []T, end view.End) {
+	t.Helper()
+	for line := range strings.Lines(body) {
+		var last struct{ End *view.End }
+		var one T
+		if err := errors.Join(json.Unmarshal([]byte(line), &last), json.Unmarshal([]byte(line), &one)); err != nil {
+			t.Fatalf("%v in %s", err, body)
+		}
+		if last.End != nil {
+			return all, *last.End
+		}
+		all = append(all, one)
+	}
+	t.Fatalf("it has no end: %s", body)
+	return nil, end
+}
+
 // Page after page, each webhook comes once, the newest first.
 func TestWebhooksPageByPage(t *testing.T) {
 	h, begin := busy(t, 100) // a minute apart
@@ -62,24 +82,24 @@ func TestWebhooksPageByPage(t *testing.T) {
 		want  int
 	}{{"", 100}, {"&tenant=crm/t1", 50}, {"&platform=docs", 0}, {"&state=stored", 100}, {"&state=parked", 0}, {"&since=" + at, 81}, {"&until=" + at, 19}} {
 		seen := make(map[string]bool)
-		before, last := "", time.Now().Add(time.Hour)
+		next, last := "", time.Now().Add(time.Hour)
 		for pages := 0; ; pages++ {
 			target := "/api/webhooks?limit=7" + tc.query
-			if before != "" {
-				target += "&before=" + before
+			if next != "" {
+				target = "/api/webhooks?limit=7&" + next
 			}
 			status, body := ask(h, "GET", target, "")
-			var list WebhookList
-			if err := json.Unmarshal([]byte(body), &list); err != nil || status != 200 || pages > 30 {
+			list, end := listOf[view.Webhook](t, body)
+			if status != 200 || pages > 30 {
 				t.Fatalf("%d %s", status, body)
 			}
-			for _, w := range list.Webhooks {
+			for _, w := range list {
 				if seen[w.ID] || w.Received.After(last) {
 					t.Fatalf("%s: %s is there twice, or too late", tc.query, w.ID)
 				}
 				seen[w.ID], last = true, w.Received
 			}
-			if before = list.Next; before == "" {
+			if next = end.Next; next == "" {
 				break
 			}
 		}
@@ -104,23 +124,23 @@ func TestPages(t *testing.T) {
 		{"bad selection", "/webhooks?state=lost", 400, []string{"there is no state", "Go to the overview"}},
 		{"bad cursor", "/webhooks?before=x", 400, []string{"before is"}},
 		{"bad limit", "/webhooks?limit=x", 400, []string{"limit is"}},
-		{"one", "/webhooks/7", 200, []string{`<li class="changed">users 5 → 10</li>`, "webhook 5", "Redeliver…", "&#34;quantity&#34;: 10"}},
-		{"the first", "/webhooks/1", 200, []string{"everything is new", `<li class="added">`}},
+		{"one", "/webhooks/7", 200, []string{`<li class="changed">users 5 → 10</li>`, "changes since 5", "Redeliver…", "&#34;quantity&#34;: 10"}},
+		{"the first", "/webhooks/1", 200, []string{"has not accepted any earlier snapshot", `<li class="added">`}},
 		{"no webhook", "/webhooks/x", 404, []string{"no such webhook"}},
-		{"asked", "/webhooks/7/redeliver", 200, []string{`method="post" action="/webhooks/7/redeliver"`, "No, go back"}},
-		{"asked to discard what is delivered", "/webhooks/7/discard", 409, []string{"only waiting, parked or invalid webhooks can be discarded"}},
-		{"asked for many", "/redeliver?tenant=crm/t1", 200, []string{"Redeliver 1 webhook?", "49 older ones are left out", "force=true", `action="/redeliver?before=101&amp;tenant=crm%2Ft1"`}},
-		{"asked to force many", "/redeliver?tenant=crm/t1&force=true", 200, []string{"Redeliver 50 webhooks?", "may undo newer ones", `name="force" value="true"`}},
-		{"asked for what can't be", "/discard?state=stored", 200, []string{"There is nothing to discard", "None of these webhooks waits, is parked or is invalid.", "Go back"}},
-		{"asked to send again what can't be", "/redeliver?state=parked", 200, []string{"There is nothing to redeliver", "None of these webhooks waits or is its tenant&#39;s latest.", "Go back"}},
-		{"asked for all", "/discard", 400, []string{"say which"}},
-		{"asked to pause", "/pause?receiver=main-less", 200, []string{"Pause receiver main-less?", `name="receiver" value="main-less"`}},
-		{"asked for how long", "/pause?receiver=main-less", 200, []string{`<input name="for"`, `name="receiver" value="main-less"`}},
-		{"asked to pause a name that is empty", "/pause?tenant=", 400, []string{"tenant is &#34;&#34;, but should be the code of a tenant"}},
-		{"asked to pause a name that can't be read", "/pause?tenant=50%off", 400, []string{"the query can&#39;t be read"}},
-		{"asked to pause somebody unknown", "/pause?receiver=nobody", 404, []string{"unknown receiver nobody: the receivers are main-less"}},
-		{"what a filter offers", "/webhooks?state=stored", 200, []string{`href="/redeliver?state=stored"`}},
-		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it may use now", "<code>users</code>"}},
+		{"asked", "/webhooks/99?ask=redeliver", 200, []string{`method="post" action="/redeliver"><input type="hidden" name="id" value="99">`, "No, go back"}},
+		{"asked for an old one", "/webhooks/7?ask=redeliver", 200, []string{"Webhook 9 of the same tenant is newer", `name="force" value="true"`}},
+		{"asked to discard what is delivered", "/webhooks/7?ask=discard", 409, []string{"only waiting, parked or invalid webhooks can be discarded"}},
+		{"asked for many", "/webhooks?tenant=crm/t1&ask=redeliver", 200, []string{"Redeliver 1 webhook?", "49 older ones are left out", "force=true", `action="/redeliver"><input type="hidden" name="before" value="101"><input type="hidden" name="tenant" value="crm/t1">`}},
+		{"asked to force many", "/webhooks?tenant=crm/t1&force=true&ask=redeliver", 200, []string{"Redeliver 50 webhooks?", "may undo newer ones", `name="force" value="true"`}},
+		{"asked for what can't be", "/webhooks?state=stored&ask=discard", 409, []string{"not possible here as things stand"}},
+		{"asked to send again what can't be", "/webhooks?state=parked&ask=redeliver", 200, []string{"There is nothing to redeliver", "None of these webhooks waits or is its tenant&#39;s latest.", "Go back"}},
+		{"asked for all", "/webhooks?ask=discard", 409, []string{"not possible here"}},
+		{"asked for what nobody does", "/?ask=everything", 400, []string{"there is nothing to ask about"}},
+		{"asked to pause", "/?ask=pause&receiver=main-less", 200, []string{"Pause receiver main-less?", `name="receiver" value="main-less"`}},
+		{"asked for how long", "/?ask=pause&receiver=main-less", 200, []string{`<input name="for"`, `name="receiver" value="main-less"`}},
+		{"asked to pause somebody unknown", "/?ask=pause&receiver=nobody", 404, []string{"unknown receiver nobody: the receivers are main-less"}},
+		{"what a filter offers", "/webhooks?state=stored", 200, []string{`href="/webhooks?ask=redeliver&amp;state=stored"`}},
+		{"tenant", "/tenant?platform=crm&code=t1", 200, []string{"What it may use now", "<td>users</td>"}},
 		{"tenant elsewhere", "/tenant?platform=mars&code=t1", 404, []string{"unknown tenant mars/t1"}},
 		{"no tenant", "/tenant?platform=mars&code=nobody", 404, []string{"unknown tenant mars/nobody"}},
 		{"tenant without a code", "/tenant", 400, []string{"code is missing"}},
@@ -140,8 +160,8 @@ func TestPages(t *testing.T) {
 			}
 		})
 	}
-	status, body := ask(New(port(world(t))), "GET", "/webhooks/8/discard", "", html...)
-	if status != 200 || !strings.Contains(body, `method="post" action="/webhooks/8/discard"`) || !strings.Contains(body, "The receiver never gets this snapshot of eu/late") {
+	status, body := ask(New(port(world(t))), "GET", "/webhooks/8?ask=discard", "", html...)
+	if status != 200 || !strings.Contains(body, `method="post" action="/discard"`) || !strings.Contains(body, "The receiver never gets this snapshot of eu/late") {
 		t.Errorf("asked to discard what waits: %d %s", status, body)
 	}
 }
@@ -170,7 +190,7 @@ func TestActionsInDoubtAreStored(t *testing.T) {
 	for _, tc := range []struct{ target, body, statement, want string }{
 		{"/api/webhooks/3/discard", "", "webhook_save", "discard 3"},
 		{"/api/webhooks/3/redeliver", "", "webhook_save", "redeliver 3"},
-		{"/api/erase", `{"tenant":"acme","platform":"eu"}`, "erase_snapshot", "erase eu/acme"},
+		{"/api/erase", `{"tenant":"acme","platform":"eu"}`, "erase_webhooks", "erase eu/acme"},
 		{"/api/pause", `{"receiver":"main"}`, "pause_add", "pause receiver main"},
 		{"/api/resume", `{"receiver":"main"}`, "pause_remove", "resume receiver main"},
 	} {
@@ -209,18 +229,18 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		status             int
 		answer, entries    string
 	}{
-		{"a filter", "/api/discard?state=parked&tenant=eu/acme", "", nil, 200, `{"webhooks":[{"id":"3"}]}`, "discard state parked, tenant eu/acme: 1\n"},
-		{"a filter, many", "/api/discard?state=parked", "", nil, 200, `{"webhooks":[{"id":"7"},{"id":"3"},{"id":"1"}]}`, "discard state parked: 3\n"},
-		{"a filter, on the page", "/discard?state=parked", "", form, 303, "", "discard state parked: 3\n"},
-		{"ids", "/api/discard", `{"ids":["1","3"]}`, nil, 200, `{"webhooks":[{"id":"1"},{"id":"3"}]}`, "discard 1 and 3: 2\n"},
-		{"ids twice", "/api/discard", `{"ids":["1","3","1"]}`, nil, 200, `{"webhooks":[{"id":"1"},{"id":"3"}]}`, "discard 1 and 3: 2\n"},
-		{"ids of a filter", "/api/discard?state=parked", `{"ids":["1","3"]}`, nil, 200, `{"webhooks":[{"id":"1"},{"id":"3"}]}`, "discard state parked: 2\n"},
+		{"a filter", "/api/discard?state=parked&tenant=eu/acme", "", nil, 200, "{\"id\":\"3\"}\n{\"end\"", "discard state parked, tenant eu/acme: 1\n"},
+		{"a filter, many", "/api/discard?state=parked", "", nil, 200, "{\"id\":\"7\"}\n{\"id\":\"3\"}\n{\"id\":\"1\"}\n", "discard state parked: 3\n"},
+		{"a filter, on the page", "/discard", "state=parked", form, 303, "", "discard state parked: 3\n"},
+		{"ids", "/api/discard", `{"ids":["1","3"]}`, nil, 200, "{\"id\":\"1\"}\n{\"id\":\"3\"}\n{\"end\":{}}", "discard 1 and 3: 2\n"},
+		{"ids twice", "/api/discard", `{"ids":["1","3","1"]}`, nil, 200, "{\"id\":\"1\"}\n{\"id\":\"3\"}\n{\"end\":{}}", "discard 1 and 3: 2\n"},
+		{"ids of a filter", "/api/discard?state=parked", `{"ids":["1","3"]}`, nil, 200, "{\"id\":\"1\"}\n{\"id\":\"3\"}\n{\"end\":{}}", "discard state parked: 2\n"},
 		{"some of them", "/api/redeliver", `{"ids":["1","2","99"]}`, nil, 200,
-			`"newer":"3"},{"id":"99","failed":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"}]}`, "redeliver 1, 2 and 99: 1\n"},
-		{"force", "/api/redeliver?force=true", `{"ids":["2"]}`, nil, 200, `{"webhooks":[{"id":"2"}]}`, "redeliver 2: 1\n"},
-		{"none of them", "/api/discard", `{"ids":["98","99"]}`, nil, 200, `{"webhooks":[{"id":"98","failed":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"},{"id":"99","failed":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"}]}`, ""},
-		{"no ids", "/api/discard", `{"ids":[]}`, nil, 200, `{"webhooks":[]}`, ""},
-		{"accept", "/api/accept", `{"ids":["3"]}`, nil, 200, `{"webhooks":[{"id":"3","failed":"somebody has dealt with it, its tenant has a newer snapshot, or it was not invalid: see 'usher inbox show ID'"}]}`, ""},
+			"\"newer\":\"3\"}\n{\"id\":\"99\",\"failed\":\"no such webhook in the inbox: it may be too old, see 'usher inbox ls'\"}\n", "redeliver 1, 2 and 99: 1\n"},
+		{"force", "/api/redeliver?force=true", `{"ids":["2"]}`, nil, 200, "{\"id\":\"2\"}\n", "redeliver 2: 1\n"},
+		{"none of them", "/api/discard", `{"ids":["98","99"]}`, nil, 200, `{"id":"99","failed":"no such webhook in the inbox: it may be too old, see 'usher inbox ls'"}`, ""},
+		{"no ids", "/api/discard", `{"ids":[]}`, nil, 200, `{"end":{}}`, ""},
+		{"accept", "/api/accept", `{"ids":["3"]}`, nil, 200, `{"id":"3","failed":"somebody has dealt with it, its tenant has a newer snapshot, or it was not invalid: see 'usher inbox show ID'"}`, ""},
 		{"accept all", "/api/accept", "", nil, 400, "say which", ""},
 		{"a slip", "/api/discard?state=parked", `{"id":["1"]}`, nil, 400, "should be JSON", ""},
 		{"no JSON", "/api/discard?state=parked", `1,2`, nil, 400, "should be JSON", ""},
@@ -247,7 +267,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 			}})
 		}
 		status, body := ask(New(port(b)), "POST", "/api/accept", `{"ids":["9","10"]}`)
-		if status != 200 || !strings.Contains(body, `{"webhooks":[{"id":"9","new":"11"},{"id":"10","new":"12"}]}`) || entries(b) != "accept 9 and 10: 2\n" {
+		if status != 200 || !strings.Contains(body, "{\"id\":\"9\",\"new\":\"11\"}\n{\"id\":\"10\",\"new\":\"12\"}\n") || entries(b) != "accept 9 and 10: 2\n" {
 			t.Errorf("%d %s\n%s", status, body, entries(b))
 		}
 	})
@@ -255,7 +275,7 @@ func TestOneActionHasOneEntry(t *testing.T) {
 		b := world(t)
 		b.Doubt("action_count") // of the second one
 		status, body := ask(New(port(b)), "POST", "/api/discard?state=parked", "")
-		if status != 200 || !strings.Contains(body, `{"webhooks":[{"id":"7"},{"id":"3","failed":"`) || !strings.Contains(body, `"left":1`) || entries(b) != "discard state parked: 2\n" {
+		if status != 200 || !strings.Contains(body, "{\"id\":\"7\"}\n{\"id\":\"3\",\"failed\":\"") || !strings.Contains(body, `"left":1`) || entries(b) != "discard state parked: 2\n" {
 			t.Errorf("%d %s\n%s", status, body, entries(b))
 		}
 	})
@@ -288,16 +308,13 @@ func TestPagesOfActions(t *testing.T) {
 	var got []string
 	next := ""
 	for range 10 {
-		_, body := ask(h, "GET", "/api/actions?limit=2&before="+next, "")
-		var page Actions
-		if err := json.Unmarshal([]byte(body), &page); err != nil {
-			t.Fatal(err)
-		}
-		for _, a := range page.Actions {
+		_, body := ask(h, "GET", "/api/actions?limit=2&"+next, "")
+		page, end := listOf[inbox.Action](t, body)
+		for _, a := range page {
 			got = append(got, a.About)
 		}
 		got = append(got, ";")
-		if next = page.Next; next == "" {
+		if next = end.Next; next == "" {
 			break
 		}
 	}
@@ -317,28 +334,30 @@ func TestActions(t *testing.T) {
 		status             int
 		want, acted        string
 	}{
-		{"redeliver", "/webhooks/3/redeliver", "", 303, "", "3 waiting"},
-		{"an old one", "/webhooks/2/redeliver", "", 409, `name="force" value="true"`, ""},
-		{"an old one all the same", "/webhooks/2/redeliver", "force=true", 303, "", "2 waiting"},
-		{"what is not there", "/webhooks/9/redeliver", "", 404, "no such webhook", ""},
-		{"force is not taken from the address", "/webhooks/2/redeliver?force=true", "", 409, "", ""},
-		{"discard", "/webhooks/3/discard", "", 303, "", "3 discarded"},
-		{"discard what is finished", "/webhooks/2/discard", "", 409, "only waiting, parked or invalid", ""},
-		{"send all again", "/redeliver?state=parked", "", 303, "", "1 waiting; 3 waiting"},
-		{"send all again, the older ones, too", "/redeliver?state=parked", "force=true", 303, "", "1 waiting; 3 waiting; 7 waiting"},
-		{"nothing is forced by the address", "/redeliver?state=parked&force=true", "", 303, "", "1 waiting; 3 waiting"},
+		{"redeliver", "/redeliver", "id=3", 303, "", "3 waiting"},
+		{"an old one", "/redeliver", "id=2", 409, "it would overwrite 3", ""},
+		{"an old one all the same", "/redeliver", "id=2&force=true", 303, "", "2 waiting"},
+		{"what is not there", "/redeliver", "id=9", 404, "no such webhook", ""},
+		{"what is no id", "/redeliver", "id=x", 404, "no such webhook", ""},
+		{"nothing is taken from the address", "/redeliver?force=true", "id=2", 400, "from the form", ""},
+		{"discard", "/discard", "id=3", 303, "", "3 discarded"},
+		{"discard what is finished", "/discard", "id=2", 409, "only waiting, parked or invalid", ""},
+		{"send all again", "/redeliver", "state=parked", 303, "", "1 waiting; 3 waiting"},
+		{"send all again, the older ones, too", "/redeliver", "state=parked&force=true", 303, "", "1 waiting; 3 waiting; 7 waiting"},
 		{"send everything again", "/redeliver", "", 400, "say which", ""},
-		{"discard all", "/discard?tenant=eu/acme&until=2126-01-31T08:00:00.5Z", "", 303, "", "3 discarded"},
-		{"discard with a slip", "/discard?state=parked&tennant=eu/acme", "", 400, "tennant", ""},
+		{"accept by a filter", "/accept", "", 400, "say which", ""},
+		{"discard all", "/discard", "tenant=eu/acme&until=2126-01-31T08:00:00.5Z", 303, "", "3 discarded"},
+		{"discard with a slip", "/discard", "state=parked&tennant=eu/acme", 400, "tennant", ""},
+		{"discard two states", "/discard", "state=parked&state=waiting", 400, "twice", ""},
 		{"pause", "/pause", "", 303, "", "all deliveries paused"},
 		{"pause a tenant", "/pause", "tenant=acme&platform=eu", 303, "", "tenant eu/acme paused"},
 		{"pause a receiver", "/pause", "receiver=main", 303, "", "receiver main paused"},
 		{"pause nobody", "/pause", "tenant=nobody&platform=eu", 404, "unknown tenant eu/nobody", ""},
 		{"resume", "/resume", "tenant=acme&platform=eu", 303, "", ""},
-		{"erase", "/tenant/erase", "code=acme&platform=eu", 303, "", "2 gone; 3 gone"},
-		{"erase nobody", "/tenant/erase", "code=nobody&platform=eu", 404, "unknown tenant eu/nobody", ""},
-		{"erase nobody", "/tenant/erase", "", 400, "no tenant is named", ""},
-		{"too much", "/tenant/erase", "code=" + strings.Repeat("x", maxRequest), 413, "too large", ""},
+		{"erase", "/erase", "tenant=acme&platform=eu", 303, "", "2 gone; 3 gone"},
+		{"erase nobody", "/erase", "tenant=nobody&platform=eu", 404, "unknown tenant eu/nobody", ""},
+		{"erase no name", "/erase", "", 400, "no tenant is named", ""},
+		{"too much", "/erase", "tenant=" + strings.Repeat("x", maxRequest), 413, "too large", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := calm
@@ -355,18 +374,18 @@ func TestActions(t *testing.T) {
 	// A page of another origin cannot act, nor can any method but POST.
 	h, before := New(port(calm)), calm.Stands()
 	for _, header := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://evil.example"}, {"Origin", "null"}} {
-		for _, target := range []string{"/webhooks/3/redeliver", "/webhooks/3/discard", "/redeliver?state=parked", "/discard?state=parked", "/pause", "/resume", "/tenant/erase"} {
-			if status, _ := ask(h, "POST", target, "code=acme", append(header, form[:4]...)...); status != 403 {
+		for _, target := range []string{"/redeliver", "/discard", "/accept", "/pause", "/resume", "/erase", "/api/redeliver?state=parked"} {
+			if status, _ := ask(h, "POST", target, "tenant=acme", append(header, form[:4]...)...); status != 403 {
 				t.Errorf("%s from %s: %d", target, header, status)
 			}
 		}
 	}
 	for _, method := range []string{"PUT", "DELETE", "PATCH"} {
-		if status, _ := ask(h, method, "/webhooks/3/redeliver", ""); status != 405 {
+		if status, _ := ask(h, method, "/redeliver", ""); status != 405 {
 			t.Errorf("%s: %d", method, status)
 		}
 	}
-	for _, target := range []string{"/webhooks/3/redeliver?force=true", "/webhooks/3/discard", "/redeliver?state=parked", "/discard?state=parked", "/pause", "/resume", "/tenant/erase?code=acme&platform=eu"} {
+	for _, target := range []string{"/webhooks/3?ask=redeliver&force=true", "/webhooks/3?ask=discard", "/webhooks?state=parked&ask=discard", "/redeliver?id=3", "/?ask=pause", "/tenant?code=acme&platform=eu&ask=erase"} {
 		ask(h, "GET", target, "")
 	}
 	if did := inboxtest.Acted(before, calm.Stands()); did != "" {
@@ -399,6 +418,13 @@ func TestEmbedded(t *testing.T) {
 	if status, _ := ask(h, "GET", "/healthz", "", "Sec-Fetch-Site", "cross-site"); status != 200 {
 		t.Errorf("a probe: %d", status)
 	}
+	// No link of another site downloads a payload, which has customers' contacts; a link of this port does.
+	h = New(port(world(t)))
+	for site, want := range map[string]int{"cross-site": 403, "same-site": 403, "same-origin": 200, "none": 200} {
+		if status, body := ask(h, "GET", "/webhooks/2/payload", "", "Sec-Fetch-Site", site, "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"); status != want || want == 200 && body != five {
+			t.Errorf("%s: %d %s", site, status, body)
+		}
+	}
 }
 
 // The page of a tenant with many snapshots says that there are older ones.
@@ -426,8 +452,8 @@ func TestAnswerToAQuestion(t *testing.T) {
 	for _, status := range []int{200, 403} {
 		cfg.Decisions.Add(webhookgate.Outcome{Decision: "forwarded", Status: status, Tries: 1, Webhook: &webhookgate.Webhook{Type: "Checkout"}})
 	}
-	list, err := New(cfg).webhooks(t.Context(), selection{Outcome: "forwarded", limit: 9})
-	if err != nil || len(list.Webhooks) != 2 || list.Webhooks[0].Answer != "403 Forbidden" || list.Webhooks[1].Answer != "accepted" {
+	list, _, err := New(cfg).webhooks(t.Context(), selection{Outcome: "forwarded", limit: 9})
+	if err != nil || len(list) != 2 || list[0].Answer != "403 Forbidden" || list[1].Answer != "accepted" {
 		t.Errorf("%v %+v", err, list)
 	}
 }
@@ -480,7 +506,7 @@ func TestHeldUpWithoutATenant(t *testing.T) {
 		"/api/webhooks":   `"held_by":"1"`,
 		"/api/webhooks/2": `"held_by":"1"`,
 		"/api/webhooks/1": `"behind":1`,
-		"/webhooks/2":     `held up by <a href="/webhooks/1">webhook 1</a>`,
+		"/webhooks/2":     `<dt>held up by</dt><dd><a href="/webhooks/1">webhook 1</a> (500 `,
 	} {
 		if _, body := ask(h, "GET", target, "", "Accept", "text/html"); !strings.Contains(body, want) {
 			t.Errorf("%s: no %s in\n%s", target, want, body)

@@ -226,7 +226,7 @@ func (r *reading) page(ctx context.Context, events []*event, now, asked time.Tim
 		if name == "" {
 			continue
 		}
-		if !isBelow(e.URL, r.cfg.Addresses) {
+		if !IsBelow(e.URL, r.cfg.Addresses) {
 			r.elsewhere++
 			continue
 		}

@@ -114,9 +114,9 @@ func compact(body []byte) []byte {
 	})
 }
 
-// isBelow says whether a webhook that was sent to an address was sent to one of these, or below it: a token may be one
+// IsBelow says whether a webhook that was sent to an address was sent to one of these, or below it: a token may be one
 // more segment of the path.
-func isBelow(address string, bases []*url.URL) bool {
+func IsBelow(address string, bases []*url.URL) bool {
 	u, err := url.Parse(address)
 	if err != nil {
 		return false

@@ -90,7 +90,7 @@ func TestIsBelow(t *testing.T) {
 		"https://evil@old.example.com/webhooks":   false,
 		"":                                        false, "%": false,
 	} {
-		if got := isBelow(address, bases); got != want {
+		if got := IsBelow(address, bases); got != want {
 			t.Errorf("%s: %v", address, got)
 		}
 	}

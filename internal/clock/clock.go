@@ -1,9 +1,5 @@
-// Package clock measures how long ago something happened, even if the machine has slept or its clock
-// was set back since.
-//
-// A time.Time from time.Now has two readings. The monotonic one stands still while a laptop
-// sleeps. The wall clock goes on, but somebody can set it back. Neither ever shows too much time
-// by these faults, so the larger difference is the right one.
+// Package clock measures how long ago something happened. The monotonic clock stands still while a laptop sleeps, and
+// the wall clock can be set back. Neither ever shows too much time by these faults, so the larger difference is right.
 package clock
 
 import "time"

@@ -20,6 +20,7 @@ import (
 	"usher/internal/serve"
 	"usher/internal/settings"
 	"usher/internal/text"
+	"usher/internal/view"
 )
 
 // adminAPI calls a running usher through its admin port.
@@ -58,32 +59,15 @@ func adminAPIAt(p *Process, addr, tokens string) *adminAPI {
 	return a
 }
 
+// get decodes an answer into result, and returns its bytes, too.
 func (a *adminAPI) get(ctx context.Context, target string, result any) (raw []byte, err error) {
-	return a.call(ctx, http.MethodGet, target, nil, result)
-}
-
-// call sends body, an io.Reader as it is and anything else as JSON. It decodes the answer into result,
-// and returns its bytes, too.
-func (a *adminAPI) call(ctx context.Context, method, target string, body, result any) ([]byte, error) {
-	content, streamed := body.(io.Reader)
-	if body != nil && !streamed {
-		b, err := json.Marshal(body)
-		if err != nil {
-			return nil, err
-		}
-		content = bytes.NewReader(b)
-	}
-	resp, err := a.fetch(ctx, method, target, content)
+	resp, err := a.fetch(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	switch {
-	case err != nil && method == http.MethodPost:
-		return nil, fmt.Errorf("the answer ended too early; 'usher inbox ls' shows whether it was done: %w", err)
-	case err != nil:
-		return nil, fmt.Errorf("the answer ended too early: %w", err)
+	if raw, err = io.ReadAll(resp.Body); err != nil {
+		return nil, a.brokenOff(http.MethodGet, err)
 	}
 	if err := json.Unmarshal(raw, result); err != nil {
 		return nil, fmt.Errorf("%s is not usher, or another version of it: %w", a.listen, err)
@@ -91,56 +75,49 @@ func (a *adminAPI) call(ctx context.Context, method, target string, body, result
 	return raw, nil
 }
 
-// stream posts body, and calls each for every webhook in the answer as it comes. rest gets the answer's other
-// members.
-func (a *adminAPI) stream(ctx context.Context, target string, body, rest any, each func(json.RawMessage) error) error {
+// lines sends body, and calls each for every line of the answer as it comes, but the last one, which it returns. An
+// answer without that has ended too early.
+func (a *adminAPI) lines(ctx context.Context, method, target string, body any, each func(line []byte) error) (view.End, error) {
+	var last struct{ End *view.End }
 	var content io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
-			return err
+			return view.End{}, err
 		}
 		content = bytes.NewReader(b)
 	}
-	resp, err := a.fetch(ctx, http.MethodPost, target, content)
+	resp, err := a.fetch(ctx, method, target, content)
 	if err != nil {
-		return err
+		return view.End{}, err
 	}
 	defer resp.Body.Close()
 	d := json.NewDecoder(resp.Body)
-	others := make(map[string]json.RawMessage)
-	_, err = d.Token() // the brace
-	for err == nil && d.More() {
-		var name json.Token
-		var value json.RawMessage
-		if name, err = d.Token(); err != nil {
-			break
+	for last.End == nil {
+		var line json.RawMessage
+		if err := d.Decode(&line); err != nil {
+			return view.End{}, a.brokenOff(method, err)
 		}
-		if name != "webhooks" {
-			err = d.Decode(&value)
-			others[fmt.Sprint(name)] = value
-			continue
+		if err := json.Unmarshal(line, &last); err != nil {
+			return view.End{}, a.brokenOff(method, err)
 		}
-		for _, err = d.Token(); err == nil && d.More(); { // the bracket
-			if err = d.Decode(&value); err == nil {
-				err = each(value)
+		if last.End == nil {
+			if err := each(line); err != nil {
+				return view.End{}, err
 			}
 		}
-		if err == nil {
-			_, err = d.Token()
-		}
 	}
-	if err == nil {
-		_, err = d.Token()
+	if last.End.Error != "" {
+		err = a.brokenOff(method, errors.New(text.Visible(last.End.Error)))
 	}
-	if err != nil {
+	return *last.End, err
+}
+
+func (a *adminAPI) brokenOff(method string, err error) error {
+	if method == http.MethodPost {
 		return fmt.Errorf("the answer ended too early; 'usher inbox ls' shows whether it was done: %w", err)
 	}
-	all, err := json.Marshal(others)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(all, rest)
+	return fmt.Errorf("the answer ended too early, so this is not all: %w", err)
 }
 
 // fetch sends a request and returns the answer. One other than 200 is an error.
@@ -184,13 +161,9 @@ func (a *adminAPI) refused(status int, raw []byte) error {
 	return e
 }
 
-// unitEnvFiles matches the settings files of the units in deploy/systemd.
-var unitEnvFiles = "/etc/usher/*.env"
-
-// envFileHint suggests a settings file of this machine that the user has not named with --env-file. It
-// is empty if there is none.
+// envFileHint suggests a settings file of the units in deploy/systemd that the user has not named with --env-file.
 func (p *Process) envFileHint() string {
-	files, _ := filepath.Glob(unitEnvFiles)
+	files, _ := filepath.Glob("/etc/usher/*.env")
 	files = slices.DeleteFunc(files, func(file string) bool { return slices.Contains(p.envFiles, file) })
 	if len(files) == 0 {
 		return ""

@@ -44,10 +44,6 @@ func checkCommand(ctx context.Context, p *Process) error {
 	}
 	answers := c.outbound != nil && len(c.outbound.Ports) > 0 && !c.failed
 	if s.GateOn() {
-		if ends := s.Webhook.TLSEnds; !ends.IsZero() && time.Now().After(ends) {
-			c.fail("certificate of the gate: it has expired, on %s; put a new one into "+
-				"USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE", ends.UTC().Format(time.DateOnly))
-		}
 		for _, r := range s.Webhook.Receivers.All() {
 			c.receiver(ctx, r)
 		}
@@ -81,20 +77,28 @@ func (c *checker) notifications(ctx context.Context, s *settings.Settings) {
 	if via, err := s.Outbound.Proxy(to); err == nil && via != nil {
 		what, to = "the proxy", via
 	}
+	if _, err := connect(ctx, to); err != nil {
+		_, why := history.Why(err)
+		c.fail("notifications: %v; the address is in USHER_NOTIFY_URL (not shown)", why)
+		return
+	}
+	c.ok("notifications: %s accepts connections; nothing was posted", what)
+}
+
+// connect opens a connection, and closes it. With https it checks the certificate, too.
+func connect(ctx context.Context, to *url.URL) (addr string, err error) {
 	port := cmp.Or(to.Port(), map[string]string{"http": "80", "https": "443"}[to.Scheme], "1080")
+	addr = net.JoinHostPort(to.Hostname(), port)
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	dial := dialer.DialContext
 	if to.Scheme == "https" {
 		dial = (&tls.Dialer{NetDialer: dialer}).DialContext
 	}
-	conn, err := dial(ctx, "tcp", net.JoinHostPort(to.Hostname(), port))
-	if err != nil {
-		_, why := history.Why(err)
-		c.fail("notifications: %v; the address is in USHER_NOTIFY_URL (not shown)", why)
-		return
+	conn, err := dial(ctx, "tcp", addr)
+	if err == nil {
+		conn.Close()
 	}
-	conn.Close()
-	c.ok("notifications: %s accepts connections; nothing was posted", what)
+	return addr, err
 }
 
 type checker struct {
@@ -199,7 +203,7 @@ func (c *checker) inbox(w *settings.Webhook, readOnly bool) {
 	case errors.Is(err, inbox.ErrInUse):
 		c.ok("inbox: a running usher has it open")
 	case err != nil:
-		c.fail("inbox: %v", settings.InboxError(err))
+		c.fail("inbox: USHER_WEBHOOK_INBOX: %v", err)
 	case readOnly:
 		c.ok("inbox: can be read")
 	default:
@@ -209,18 +213,10 @@ func (c *checker) inbox(w *settings.Webhook, readOnly bool) {
 
 // receiver only opens a connection: a webhook would change something in the receiver.
 func (c *checker) receiver(ctx context.Context, r *receiver.Receiver) {
-	port := cmp.Or(r.URL.Port(), map[string]string{"http": "80", "https": "443"}[r.URL.Scheme])
-	addr := net.JoinHostPort(r.URL.Hostname(), port)
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
-	dial := dialer.DialContext
-	if r.URL.Scheme == "https" { // a certificate that usher does not trust would fail each delivery
-		dial = (&tls.Dialer{NetDialer: dialer}).DialContext
-	}
-	conn, err := dial(ctx, "tcp", addr)
+	addr, err := connect(ctx, r.URL)
 	if err != nil {
 		c.fail("receiver %s: %v; is it running? Its address is in %s", r.Name, err, r.Variable)
 		return
 	}
-	conn.Close()
 	c.ok("receiver %s: %s accepts connections", r.Name, addr)
 }

@@ -59,21 +59,3 @@ func TestCheckLooksAtTheFile(t *testing.T) {
 	<-p.Ended
 	look(dir+"/inbox.db", "ok    inbox: can be written")
 }
-
-// While the inbox has never been read, usher must not claim that it is empty.
-func TestInboxThatWasNeverReached(t *testing.T) {
-	t.Parallel()
-	service := testkit.NewService(t)
-	_, receiver := testkit.NewLedger(t)
-	p := start(t, service.Environ("USHER_WEBHOOK_FORWARD_URL="+receiver, "USHER_WEBHOOK_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_INBOX=postgres://u:hush@"+testkit.FreeAddress(t)+"/usher"))
-	admin := p.URL(t, "admin")
-	testkit.Eventually(t, "the reason", func() bool { _, body := testkit.Get(t, admin+"/readyz"); return strings.Contains(body, "refused") })
-	for path, want := range map[string]int{"/api/webhooks": 503, "/api/webhooks/1": 503, "/readyz": 503, "/healthz": 200} {
-		if status, body := testkit.Get(t, admin+path); status != want || want == 503 && !strings.Contains(body, "refused") {
-			t.Errorf("%s: %d %s", path, status, body)
-		}
-	}
-	if _, metrics := testkit.Get(t, admin+"/metrics"); strings.Contains(metrics, "\nusher_inbox_pending") {
-		t.Error("the metrics seem to know")
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"usher/internal/catchup"
 	"usher/internal/guard"
 	"usher/internal/outbound"
 	"usher/internal/settings"
@@ -125,9 +126,7 @@ func addressFault(address string, s *settings.Settings) string {
 		return "its webhook URL cannot be read: set it in the service to the address of this gate, ending in " + s.Webhook.Path
 	case isLoopback(u.Hostname()) && !isLoopback(s.Outbound.Base.Hostname()):
 		return "its webhook URL is on the service's own machine: set it in the service to an address at which it reaches this gate"
-	case len(s.Webhook.CatchUp) > 0 && !slices.ContainsFunc(s.Webhook.CatchUp, func(ours *url.URL) bool {
-		return strings.EqualFold(u.Host, ours.Host) && strings.HasPrefix(u.Path+"/", strings.TrimSuffix(ours.Path, "/")+"/")
-	}):
+	case len(s.Webhook.CatchUp) > 0 && !catchup.IsBelow(address, s.Webhook.CatchUp):
 		return "its webhook URL is not in USHER_WEBHOOK_CATCH_UP_URL: make both the same"
 	case len(s.Webhook.CatchUp) > 0: // a proxy in between may change the path
 	case u.Path != s.Webhook.Path && (s.Webhook.Tokens == nil || !strings.HasPrefix(u.Path, s.Webhook.Path+"/")):

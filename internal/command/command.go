@@ -100,19 +100,6 @@ func (p *Process) run(ctx context.Context) error {
 		return serveCommand(ctx, p)
 	}
 	name, args := args[0], args[1:]
-	ownFlags := name == "exec" || name == "reconcile" // behind them is another program
-	if i := slices.IndexFunc(args, envFileFlag.MatchString); i >= 0 && !ownFlags {
-		late := &Process{Called: p.Called, Args: args[i:], envFiles: p.envFiles}
-		behind, err := late.parseEnvFileFlags()
-		if err != nil {
-			return err
-		}
-		line := "usher"
-		for _, word := range slices.Concat([]string{name}, args[:i], behind) {
-			line += " " + text.Quote(word)
-		}
-		return usageErrorf("write --env-file before the command: %s", text.Visible(late.commandLine(line)))
-	}
 	switch name {
 	case "-v", "-version", "--version":
 		name = "version"

@@ -8,12 +8,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
-	"usher/internal/admin"
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
 	"usher/internal/text"
+	"usher/internal/view"
 )
 
 const entitlementsUsage = `Usage: usher entitlements TENANT [FEATURE]
@@ -42,7 +41,7 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	if name.Platform != nil {
 		query.Set("platform", *name.Platform)
 	}
-	var t admin.Tenant
+	var t view.Tenant
 	if _, err := api.get(ctx, "/api/tenant?"+query.Encode(), &t); err != nil {
 		refused, ok := errors.AsType[*apiError](err)
 		switch {
@@ -55,10 +54,10 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 		}
 		return err
 	}
-	now, tenant := time.Now(), text.Visible(inbox.ShowTenant(t.Platform, t.Code))
+	tenant := text.Visible(t.Name())
 	switch {
 	case t.MayUse == nil:
-		p.printReceipt(&t, now)
+		p.printReceipt(&t)
 		return fmt.Errorf("cannot tell what %s may use: %s", tenant, text.Visible(t.NotKnown))
 	case !t.MayUse.Known:
 		see := p.commandLines(fmt.Sprintf("'usher inbox show %d'", t.MayUse.ID))
@@ -73,18 +72,11 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 	case !p.printFeature(tenant, args[1], t.MayUse.Features):
 		failed = exitCode(exitFailed)
 	}
-	fmt.Fprintf(p.Stdout, "usher has answered this since %s, by webhook %d.\n",
-		timeAndAge(t.MayUse.AsOf, now), t.MayUse.ID)
-	if t.Unread != "" {
-		age := ""
-		if t.MayUse.Stale > 0 {
-			age = fmt.Sprintf(", from %v ago", t.MayUse.Stale.Round(time.Second))
-		}
-		fmt.Fprintf(p.Stdout,
-			"usher holds this in memory%s. It cannot read the inbox now, so a newer webhook may exist: %s.\n  %s\n",
-			age, text.Visible(t.Unread), text.Visible(p.commandLines("See what is wrong: 'usher status'.")))
+	fmt.Fprintln(p.Stdout, t.MayUse.Since())
+	if held := t.Held(); held != "" {
+		fmt.Fprintf(p.Stdout, "%s\n  %s\n", text.Visible(held), text.Visible(p.commandLines("See what is wrong: 'usher status'.")))
 	}
-	p.printReceipt(&t, now)
+	p.printReceipt(&t)
 	if len(args) == 2 && failed == nil { // it may use what was asked for
 		return nil
 	}
@@ -99,29 +91,18 @@ func entitlementsCommand(ctx context.Context, p *Process, args []string) error {
 
 // printReceipt says whether the receiver has the webhook that usher's answer comes from and, if not, why
 // and what to do; and which webhooks of the tenant do not count.
-func (p *Process) printReceipt(t *admin.Tenant, now time.Time) {
-	switch r := t.Receipt; {
-	case r == nil: // usher does not know
-	case r.Taken && r.Do != "":
-		fmt.Fprintf(p.Stdout, "%s, %s (webhook %s).\n  %s\n",
-			text.Visible(r.Why), timeAndAge(r.Since, now), r.ID, text.Visible(p.commandLines(r.Do)))
-	case r.Taken:
-		fmt.Fprintf(p.Stdout, "%s (webhook %s).\n", text.Visible(r.Why), r.ID)
-	default:
-		fmt.Fprintf(p.Stdout, "The receiver does not have it: webhook %s is %s (since %s).\n",
-			r.ID, r.State, timeAndAge(r.Since, now))
-		p.printAdvice(r.Why, r.Do, r.Run)
-	}
-	if w := t.Invalid; w != nil {
-		fmt.Fprintf(p.Stdout, "usher rejected webhook %s of this tenant (%s), so it does not count.\n",
-			w.ID, timeAndAge(w.Received, now))
-		why, do := w.Why, "See what is in it, then accept or discard it."
-		if w.Unacceptable != "" {
-			fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(why))
-			why = "It can't be accepted: " + w.Unacceptable + "."
-			do = "See what is in it, and discard it only if nobody needs it."
+func (p *Process) printReceipt(t *view.Tenant) {
+	if r := t.Receipt; r != nil { // else usher does not know
+		fmt.Fprintf(p.Stdout, "%s.\n", text.Visible(r.Words()))
+		if !r.Taken {
+			p.printAdvice(r.Why, r.Do, r.Run)
+		} else if r.Do != "" {
+			fmt.Fprintf(p.Stdout, "  %s\n", text.Visible(p.commandLines(r.Do)))
 		}
-		p.printAdvice(why, do, "usher inbox show "+w.ID)
+	}
+	if words, why, do := t.NotCounted(); words != "" {
+		fmt.Fprintf(p.Stdout, "%s.\n", words)
+		p.printAdvice(why, do, "usher inbox show "+t.Invalid.ID)
 	}
 }
 
@@ -162,13 +143,6 @@ func (p *Process) printFeatures(tenant string, features []snapshot.Feature) {
 		return
 	}
 	fmt.Fprintf(p.Stdout, "%s may use:\n", tenant)
-	rows := [][]string{{"FEATURE", "LIMIT", "VALUE", "NAME"}}
-	for _, f := range features {
-		rows = append(rows, []string{
-			text.Visible(f.Code), f.Limit.String(), text.Visible(f.Value), text.Visible(f.Name),
-		})
-	}
-	for _, line := range columns(rows) {
-		fmt.Fprintln(p.Stdout, " ", line)
-	}
+	print := view.Printer[snapshot.Feature]{Columns: view.Features, Width: text.Width(p.Stdout)}
+	_ = print.Print(p.Stdout, features) // an error shows as for every other line here
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"usher/internal/admin"
 	"usher/internal/admin/status"
@@ -37,19 +38,20 @@ func TestEntitlements(t *testing.T) {
 		prepare func(b *inboxtest.Box)
 		want    []string
 	}{
-		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", sso) }, []string{who, since, "The receiver has it (webhook 2).\n"}},
-		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", sso) }, []string{who, since, "The receiver does not have it: webhook 2 is parked (since ", " ago).\n  The receiver did not accept it: 422: no such account\n  Fix the receiver, then redeliver it:\n  usher --env-file ENV inbox redeliver 2\n"}},
-		"fails":  {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "The receiver does not take it: 500: in use\n", "tries again by itself. To try it now, redeliver it:\n  usher --env-file ENV inbox redeliver 2\n"}},
-		"behind": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", body()); queue(b) }, []string{who, "webhook 3 is waiting (since ", "The receiver does not take webhook 2, which goes first: 500: in use\n", "inbox redeliver 2\n"}},
+		"taken":  {func(b *inboxtest.Box) { b.Take("eu", "acme", sso) }, []string{who, since, " ago (webhook 2).\n"}},
+		"parked": {func(b *inboxtest.Box) { b.Answer(422, "no such account"); b.Take("eu", "acme", sso) }, []string{who, since, "The receiver does not have it: webhook 2 is parked (since ", " ago).\n  422: no such account\n  Fix the receiver, then redeliver it:\n  usher --env-file ENV inbox redeliver 2\n"}},
+		"fails":  {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", sso) }, []string{who, "webhook 2 is waiting (since ", "  500: in use; next try in ", "tries again by itself. To try it now, redeliver it:\n  usher --env-file ENV inbox redeliver 2\n"}},
+		"behind": {func(b *inboxtest.Box) { b.Answer(500, "in use"); b.Take("eu", "acme", body()); queue(b) }, []string{who, "webhook 3 is waiting (since ", "  it waits behind webhook 2 (500: in use, 1 try, next try in ", "inbox redeliver 2\n"}},
 		"down": {func(b *inboxtest.Box) {
+			b.Pass(time.Second)
 			b.Answer(0, "connection refused")
 			b.Take("eu", "acme", sso)
 			b.Take("eu", "other", sso)
 			b.Take("eu", "third", sso)
-		}, []string{who, "webhook 2 is waiting (since ", "The receiver is down: ", "connection refused\n  Fix the receiver. usher then delivers by itself.\n"}},
-		"paused":  {func(b *inboxtest.Box) { _ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "Deliveries are paused (tenant eu/acme)\n  Resume them:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
-		"invalid": {func(b *inboxtest.Box) { reject(b, sso) }, []string{"eu/acme may not use sso\n", "The receiver has it (webhook 1).\n", "usher rejected webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
-		"invalid for good": {func(b *inboxtest.Box) { reject(b, "{}") }, []string{" ago), so it does not count.\n  /payload/x is missing\n  It can't be accepted: its tenant cannot be read for certain. " +
+		}, []string{who, "webhook 2 is waiting (since ", "connection refused; next try when the receiver is back\n  Fix the receiver. usher then delivers by itself.\n"}},
+		"paused":  {func(b *inboxtest.Box) { _ = b.Pause(inbox.Pause{Platform: "eu", Tenant: "acme"}); queue(b) }, []string{who, "webhook 2 is waiting (since ", "  paused\n  Resume the deliveries:\n  usher --env-file ENV inbox resume --tenant eu/acme\n"}},
+		"invalid": {func(b *inboxtest.Box) { reject(b, sso) }, []string{"eu/acme may not use sso\n", " ago (webhook 1).\n", "usher rejected webhook 2 of this tenant (", " ago), so it does not count.\n  /payload/x is missing\n  See what is in it, then accept or discard it:\n  usher --env-file ENV inbox show 2\n"}},
+		"invalid for good": {func(b *inboxtest.Box) { reject(b, "{}") }, []string{" ago), so it does not count.\n  /payload/x is missing. It can't be accepted: its tenant cannot be read for certain. " +
 			"Correct it in the billing service, and send it again from there.\n  See what is in it, and discard it only if nobody needs it:\n  usher --env-file ENV inbox show 2\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +74,7 @@ func TestEntitlements(t *testing.T) {
 	b.RecordInvalid(context.Background(), &webhookgate.Invalid{Status: 422, Reason: "schema", Faults: []content.Fault{{Path: "/payload/x", Message: "is missing"}},
 		Webhook: webhookgate.Webhook{ID: "r", Type: content.TenantProvisioningChange, Lane: webhookgate.LaneName{Platform: "eu", Tenant: "new"}, Body: []byte("{}")}})
 	for args, want := range map[string]string{
-		"eu/acme":       "eu/acme may use:\n  FEATURE  LIMIT      VALUE  NAME\n  users    5                 \n  sso      unlimited         \nusher has answered this since ",
+		"eu/acme":       "eu/acme may use:\nusers  5          -  -\nsso    unlimited  -  -\nusher has answered this since ",
 		"us/acme":       "us/acme may not use any feature.\n",
 		"eu/acme xyz":   "eu/acme may not use xyz\n",
 		"eu/acme ssso":  "eu/acme may not use ssso (did you mean sso?)\n",

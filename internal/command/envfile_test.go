@@ -51,7 +51,6 @@ func TestEnvFileMisused(t *testing.T) {
 		{[]string{"--env-file=", "version"}, "--env-file needs a file"},
 		{[]string{"--env-file", dir + "/none", "version"}, "--env-file " + dir + "/none: no such file"},
 		{[]string{"--env-file", bad, "inbox", "ls"}, "lines that are not NAME=VALUE, or whose quote does not end: 2"},
-		{[]string{"inbox", "ls", "--env-file", bad}, "before the command: usher --env-file " + bad + " inbox ls."},
 		{[]string{"--env-file", bad, "--env-file", dir + "/none"}, "/none: no such file"},
 	} {
 		p := start(t, nil, tt.args...)
@@ -59,32 +58,5 @@ func TestEnvFileMisused(t *testing.T) {
 		if out := p.Stderr.String(); p.Code != exitUsage || !strings.Contains(out, tt.want) || strings.Contains(out, "t0psecret") {
 			t.Errorf("%q: %d %s, want 2 and %s", tt.args, p.Code, out, tt.want)
 		}
-	}
-}
-
-// A command that finds no usher names the settings files on this machine.
-func TestEnvFilesOfThisMachine(t *testing.T) {
-	dir := t.TempDir()
-	defer func(was string) { unitEnvFiles = was }(unitEnvFiles)
-	unitEnvFiles = dir + "/*.env"
-	ask := func(args ...string) string {
-		p := start(t, []string{"USHER_ADMIN_LISTEN=127.0.0.1:1"}, append(args, "inbox", "ls")...)
-		<-p.Ended
-		return p.Stderr.String()
-	}
-	const general = "Is it running? Its address is in USHER_ADMIN_LISTEN, from the environment or a file (usher --env-file FILE ...)."
-	if out := ask(); !strings.Contains(out, general) || strings.Contains(out, "This machine") {
-		t.Errorf("without files: %s", out)
-	}
-	gate, calls := envFile(t, dir, "gate.env"), envFile(t, dir, "usher.env")
-	if out, want := ask(), "\nThis machine has settings of usher in "+gate+", "+calls+". Try: usher --env-file "+gate+" ..."; !strings.Contains(out, want) {
-		t.Errorf("%s\nwant%s", out, want)
-	}
-	locked := start(t, []string{"USHER_ADMIN_LISTEN=" + newInboxServer(t, "adm1n").addr}, "inbox", "ls")
-	if <-locked.Ended; !strings.Contains(locked.Stderr.String(), "of the running usher\nThis machine has settings of usher in "+gate) {
-		t.Errorf("without its token: %s", locked.Stderr.String())
-	}
-	if out := ask("--env-file", gate); !strings.Contains(out, "settings of usher in "+calls+".") {
-		t.Errorf("with one of them: %s", out)
 	}
 }

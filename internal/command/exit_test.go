@@ -33,8 +33,6 @@ func TestExitCodes(t *testing.T) {
 		{"misspelt option", nil, []string{"--envfile", "x"}, 2, `unknown flag "--envfile" (did you mean --env-file?)`},
 		{"misspelt option with its value", nil, []string{"--envfile=x", "check"}, 2, "(did you mean --env-file?)"},
 		{"unknown option", nil, []string{"-x"}, 2, `unknown flag "-x": use --env-file, --help, --version.`},
-		{"late option", nil, []string{"inbox", "ls", "--env-file=my file", "--state", "parked"}, 2, "write --env-file before the command: usher --env-file 'my file' inbox ls '--state' parked."},
-		{"late option without its value", nil, []string{"inbox", "--env-file"}, 2, "--env-file needs a file"},
 		{"unknown command with arguments", nil, []string{"./report.sh", "--help"}, 2, "exec"},
 		{"too much", nil, []string{"version", "x"}, 2, "takes no arguments"},
 		{"exec of nothing", s.Environ(), []string{"exec", "--"}, 2, "needs a command"},
@@ -75,16 +73,5 @@ func TestHealthcheck(t *testing.T) {
 	p.Ready(t)
 	if code := probe(); code != 0 {
 		t.Errorf("ready: %d", code)
-	}
-}
-
-func TestExecWithoutAService(t *testing.T) {
-	t.Parallel()
-	for _, env := range [][]string{nil, {"USHER_WEBHOOK_FORWARD_URL=http://r"}, {"USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_CLIENT_ID=x"}} {
-		p := start(t, env, "exec", "--", "true")
-		<-p.Ended
-		if out := p.Stderr.String(); p.Code != 2 || !strings.HasPrefix(out, "USHER_BASE_URL is not set") || strings.Count(out, "\n") != 1 {
-			t.Errorf("with %q: %d %s", env, p.Code, out)
-		}
 	}
 }

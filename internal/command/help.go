@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"usher/internal/settings"
 )
@@ -135,13 +134,9 @@ no other setting. If a service manager started usher:
 
 Prints version, commit and Go version.
 `,
-	"help": `Usage: usher help [COMMAND]
-       usher help settings [WORD]
+	"help": `Usage: usher help [COMMAND|settings]
 
-Prints help on a command, or every setting with its default. With WORD it prints
-the settings in whose name or meaning the word occurs:
-
-  usher help settings dedup
+Prints help on a command, or every setting with its default.
 `,
 }
 
@@ -152,10 +147,7 @@ func helpCommand(_ context.Context, p *Process, args []string) error {
 		fmt.Fprint(p.Stdout, usage)
 		return nil
 	case args[0] == "settings":
-		word := strings.Join(args[1:], " ")
-		if !settings.WriteHelp(p.Stdout, word) {
-			return usageErrorf("no setting is about %q", word)
-		}
+		settings.WriteHelp(p.Stdout)
 		return nil
 	}
 	text, ok := commandHelp[args[0]]

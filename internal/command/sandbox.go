@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"usher/internal/sandbox"
-	"usher/internal/settings"
 	"usher/internal/text"
 )
 
@@ -166,8 +165,8 @@ func (s *sandboxCall) serve(ctx context.Context) error {
 	defer stop()
 	s.config.Sender, s.config.Log = s.sender, log.New(s.Stderr, "", log.Ltime)
 	box, err := sandbox.Open(s.config)
-	if err != nil { // which begins with the option
-		return fmt.Errorf("%w%s", err, settings.ListenHint("that option", err))
+	if err != nil {
+		return err // which begins with the option
 	}
 	defer box.Close()
 	fmt.Fprint(s.Stdout, exportLines(box, s.program()))

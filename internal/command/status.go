@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"usher/internal/admin/status"
-	"usher/internal/inbox"
 	"usher/internal/text"
+	"usher/internal/view"
 )
 
 const statusUsage = `Usage: usher status [--since TIME] [--json]
@@ -21,7 +21,7 @@ Says what the overview of the admin page says: one line for each part of usher,
 then each trouble, with what it means for your customers, and what to do. The
 exit code is 0 only if there is no trouble.
 
---since 12h (or 01:00, or 2026-01-31) then also says what was wrong and is over:
+--since 12h (or 2026-01-31T08:00) then also says what was wrong and is over:
 from when to when, and on which replica. usher knows the last 7 days; without an
 inbox, since it was started.
 ` + adminPortHelp + `status
@@ -74,9 +74,9 @@ func statusCommand(ctx context.Context, p *Process, args []string) error {
 	if *asJSON {
 		_, err = p.Stdout.Write(raw)
 	} else {
-		words := p.statusText(&s, now)
+		words := p.statusText(&s)
 		if !from.IsZero() {
-			words += historyText(&s, from, now)
+			words += historyText(&s, from)
 		}
 		_, err = io.WriteString(p.Stdout, words)
 	}
@@ -86,7 +86,7 @@ func statusCommand(ctx context.Context, p *Process, args []string) error {
 	return err
 }
 
-func (p *Process) statusText(s *status.Status, now time.Time) string {
+func (p *Process) statusText(s *status.Status) string {
 	var out strings.Builder
 	var rows [][]string
 	for _, part := range s.Parts {
@@ -99,9 +99,9 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 		case part.On:
 			state = "not ready"
 		}
-		rows = append(rows, []string{part.Name, state, plainText(strings.TrimPrefix(part.State, "not ready: "))})
+		rows = append(rows, []string{part.Name, state, text.Visible(strings.TrimPrefix(part.State, "not ready: "))})
 	}
-	for _, line := range columns(rows) {
+	for _, line := range view.Rows(rows) {
 		out.WriteString(line + "\n")
 	}
 	switch {
@@ -113,43 +113,32 @@ func (p *Process) statusText(s *status.Status, now time.Time) string {
 	}
 	for i := range s.Troubles {
 		t := &s.Troubles[i]
-		fmt.Fprintf(&out, "\n%s: %s\n", t.Severity, plainText(t.What))
+		fmt.Fprintf(&out, "\n%s: %s\n", t.Severity, text.Visible(t.What))
 		if !t.Since.IsZero() {
-			fmt.Fprintf(&out, "  since %s\n", timeAndAge(t.Since, now))
+			fmt.Fprintf(&out, "  since %s\n", view.StampAge(t.Since))
 		}
-		fmt.Fprintf(&out, "  %s\n  %s\n", plainText(t.Means), plainText(p.commandLines(t.Do)))
+		fmt.Fprintf(&out, "  %s\n  %s\n", text.Visible(t.Means), text.Visible(p.commandLines(t.Do)))
 		if t.Run != "" {
-			fmt.Fprintf(&out, "  %s\n", plainText(p.commandLine(t.Run)))
+			fmt.Fprintf(&out, "  %s\n", text.Visible(p.commandLine(t.Run)))
 		}
 	}
 	return out.String()
 }
 
 // historyText says what is over, what ended last first.
-func historyText(s *status.Status, since, now time.Time) string {
+func historyText(s *status.Status, since time.Time) string {
 	var out strings.Builder
 	if s.OldHistory {
 		out.WriteString("\nThe inbox cannot be read now: below is what this replica has seen itself.\n")
 	}
 	if len(s.History) == 0 {
-		fmt.Fprintf(&out, "\nNothing else was wrong since %s.\n", timeAndAge(since, now))
+		fmt.Fprintf(&out, "\nNothing else was wrong since %s.\n", view.StampAge(since))
 		return out.String()
 	}
-	fmt.Fprintf(&out, "\nOver since %s:\n", timeAndAge(since, now))
+	fmt.Fprintf(&out, "\nOver since %s:\n", view.StampAge(since))
 	for i := range s.History {
-		for _, line := range overLines(&s.History[i]) {
-			out.WriteString(line + "\n")
-		}
+		t := &s.History[i]
+		fmt.Fprintf(&out, "\nover: %s\n  %s\n", text.Visible(status.What(t)), text.Visible(status.Lasted(t)))
 	}
 	return out.String()
-}
-
-// overLines say what was wrong and is over.
-func overLines(t *inbox.Trouble) []string {
-	return []string{"", "over: " + plainText(status.What(t)), "  " + plainText(status.Lasted(t))}
-}
-
-// plainText replaces the narrow and the fixed spaces of the page, which a terminal may show as something else.
-func plainText(s string) string {
-	return text.Visible(strings.NewReplacer("\u00a0", " ", "\u202f", "").Replace(s))
 }

@@ -42,8 +42,8 @@ func TestStatusSince(t *testing.T) {
 		}
 		return "\n  from " + from.Format(time.DateTime) + " to " + last + " UTC, for "
 	}
-	want := "\nover: on gate-2: Every webhook failed the check of its sender\\u001b" + between(began.Add(time.Hour), began.Add(2*time.Hour)) + "1 h\n" +
-		"\nover: The receiver answers 500 to everything" + between(began, began.Add(90*time.Minute)) + "1 h 30 min\n"
+	want := "\nover: on gate-2: Every webhook failed the check of its sender\\u001b" + between(began.Add(time.Hour), began.Add(2*time.Hour)) + "1h\n" +
+		"\nover: The receiver answers 500 to everything" + between(began, began.Add(90*time.Minute)) + "1h 30m\n"
 	if over != want {
 		t.Errorf("%q\nwant\n%q", over, want)
 	}

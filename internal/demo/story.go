@@ -352,13 +352,19 @@ func (w webhook) status() string {
 
 // webhooks returns the webhooks in the inbox, as 'usher inbox ls' does, by webhook-id.
 func (s *story) webhooks() map[string]webhook {
-	var list struct{ Webhooks []webhook }
-	call(s.ctx, s.admin, http.MethodGet, "/api/webhooks?limit=500", "", &list)
 	byID := make(map[string]webhook)
-	for _, w := range list.Webhooks {
+	resp, err := s.admin.Call(s.ctx, http.MethodGet, "/api/webhooks?limit=500", nil)
+	if err != nil {
+		return byID
+	}
+	defer resp.Body.Close()
+	for d := json.NewDecoder(resp.Body); ; { // a line for each, and a last one
+		var w webhook
+		if d.Decode(&w) != nil {
+			return byID
+		}
 		byID[w.Webhook] = w
 	}
-	return byID
 }
 
 // webhookID returns the webhook-id from usher's answer to the sender.

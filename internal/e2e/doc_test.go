@@ -1,8 +1,7 @@
 // Package e2e tests the whole program from outside, and tries to break it: in front of a
 // network, disks and services that fail, and behind callers that mean harm or know no
 // better; in the test's process, or as it is built where only a process can show it. It
-// has tests only. What they show is told in docs/SECURITY.md, docs/reliability.md and
-// docs/evidence.md, whose tables name them.
+// has tests only. What they show is told in docs/SECURITY.md and docs/reliability.md.
 //
 //	go test ./internal/e2e                     # the short form
 //	go test ./internal/e2e -race -short        # without processes, but on PostgreSQL, too; CI does both

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -68,16 +69,34 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// The command calls through the port that it was given.
-func TestExecCalls(t *testing.T) {
+// exec opens a port of its own and no other, whatever the settings of a server beside it say; and
+// its port needs no key.
+func TestExecOpensOnlyItsPort(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := startProcess(t, testkit.NewService(t).Environ(callAndExit+"=1"), "exec", "--", self)
-	if <-p.Ended; p.Code != 0 || !strings.Contains(p.Stdout.String(), "Acme") {
-		t.Errorf("%d %s %s", p.Code, p.Stdout.String(), p.Stderr.String())
+	used := taken(t) // it would be an error to listen there
+	p := startProcess(t, testkit.NewService(t).Environ(callAndExit+"=1", "USHER_LISTEN="+used, "USHER_KEY=k3y", "USHER_ADMIN_LISTEN="+used,
+		"USHER_WEBHOOK_LISTEN="+used, "USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", "USHER_WEBHOOK_INBOX=file:/nowhere/inbox.db",
+		"USHER_ENTITLEMENTS_LISTEN="+used), "exec", "--", "sh", "-c", `echo "$USHER_URL"; exec "$0"`, self)
+	<-p.Ended
+	if out := p.Stdout.String(); p.Code != 0 || !regexp.MustCompile(`^http://127\.0\.0\.1:\d+/graphql\n`).MatchString(out) || !strings.Contains(out, "Acme") {
+		t.Errorf("%d %s %s", p.Code, out, p.Stderr.String())
+	}
+}
+
+// exec gives a token endpoint that nobody reaches half a minute, and does not run its command without a token.
+func TestExecGivesUp(t *testing.T) {
+	if !*long {
+		t.Skip("half a minute: with -long")
+	}
+	t.Parallel() // it waits
+	p := startProcess(t, append(testkit.NewService(t).Environ(), "USHER_BASE_URL=http://127.0.0.1:1"), "exec", "--", "echo", "ran")
+	<-p.Ended
+	if out := p.Stdout.String() + p.Stderr.String(); p.Code != 1 || strings.Contains(out, "ran\n") {
+		t.Errorf("%d: %s", p.Code, out)
 	}
 }
 

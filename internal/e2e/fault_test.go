@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -253,4 +254,51 @@ func TestTLSResetUnderLoad(t *testing.T) {
 		w, variables := newTLSWorld(t)
 		resetUnderLoad(t, w, start(t, w.environ(variables...)).ready(t))
 	})
+}
+
+// The worst moment: connections are reset while calls are under way on others. A call
+// is answered rightly or with 502, and the service never gets one twice.
+func TestConnectionsResetUnderLoad(t *testing.T) {
+	leaks(t, func(t *testing.T) {
+		w := newWorld(t)
+		resetUnderLoad(t, w, start(t, w.environ()).ready(t))
+	})
+}
+
+// resetUnderLoad has callers each of which, now and then, resets all connections to the service. A clock would not do:
+// where a call takes longer than its beat none gets through.
+func resetUnderLoad(t *testing.T, w *world, u *usher) {
+	t.Helper()
+	const beside = 8
+	var mu sync.Mutex
+	right, failed := 0, 0
+	var callers sync.WaitGroup
+	for i := range beside {
+		callers.Go(func() {
+			for n := range pick(24, 1000) {
+				if n%beside == i {
+					w.toService.BreakAll(testkit.Reset)
+				}
+				r := u.call()
+				mu.Lock()
+				switch {
+				case r.status == 200 && r.err == nil:
+					right++
+				case r.status == 502 && r.code() == "UPSTREAM_UNREACHABLE", r.status == 200 && r.err != nil:
+					failed++
+				default:
+					t.Errorf("%d %s %v", r.status, r.body, r.err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	callers.Wait()
+	if ok, _ := w.billing.Calls(); ok < right || ok > right+failed {
+		t.Errorf("the service answered %d calls, callers saw %d right and %d failed", ok, right, failed)
+	}
+	if right == 0 {
+		t.Error("no call got through")
+	}
+	t.Logf("%d calls answered, %d failed", right, failed)
 }

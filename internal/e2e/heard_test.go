@@ -66,13 +66,15 @@ func TestStandstill(t *testing.T) {
 	take(other, "a", 1)
 	take(other, "a", 2)
 	frozen.Signal(t, syscall.SIGCONT)
-	if answer, err := io.ReadAll(io.LimitReader(waits, 12)); err != nil || string(answer) != "HTTP/1.1 200" {
+	switch answer, err := io.ReadAll(io.LimitReader(waits, 12)); {
+	case err == nil && string(answer) == "HTTP/1.1 503": // the standstill took longer than usher answers within
+		take(frozen, "waits", 1)
+	case err != nil || string(answer) != "HTTP/1.1 200":
 		t.Errorf("who waits gets %q, %v", answer, err)
 	}
 	take(frozen, "a", 3) // whatever was left in its sockets is decided
-	want := []int{0, 1, 2, 3}
-	testkit.Eventually(t, "delivered", func() bool { return ledger.Count("a") >= len(want) && ledger.Count("waits") == 1 })
-	if got := ledger.All("a"); !slices.Equal(got, want) {
-		t.Errorf("delivered %v, want %v", got, want)
+	testkit.Eventually(t, "delivered", func() bool { return ledger.Last("a") == 3 && ledger.Count("waits") > 0 })
+	if got := slices.Compact(ledger.All("a")); !slices.Equal(got, []int{0, 1, 2, 3}) { // one may come twice
+		t.Errorf("delivered %v", got)
 	}
 }

@@ -2,10 +2,7 @@ package e2e
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-	"testing"
 )
 
 // probe is a request sent as it stands, and what is to come of it.
@@ -153,16 +150,3 @@ func credentialProbes() []probe {
 }
 
 const root = "../.."
-
-// docs/evidence.md says how many probes there are of each kind.
-func TestProbesAreCounted(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "docs/evidence.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range groups() {
-		if row := fmt.Sprintf("\n| %d ", len(g.probes)); !strings.Contains(string(page), row) {
-			t.Errorf("docs/evidence.md has no row for %d probes: %s", len(g.probes), g.title)
-		}
-	}
-}

@@ -66,10 +66,12 @@ func ports(t *testing.T) []*port {
 	w.receiver.OnDelivery, w.toReceiver.Tap = receiver.note, receiver.tap
 	environ := w.environ("USHER_KEY="+portKey, "USHER_WEBHOOK_TOKEN="+webhookToken, "USHER_ADMIN_TOKEN="+adminToken, "USHER_WEBHOOK_DEDUP_WINDOW=0")
 	u := start(t, environ).ready(t)
-	// Without an inbox the admin port reads no body.
-	u.admin = start(t, append(environ, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"))).ready(t).admin
+	// Without an inbox the admin port reads no body, and there are no entitlements.
+	other := start(t, append(environ, "USHER_WEBHOOK_INBOX=file:"+filepath.Join(t.TempDir(), "inbox.db"), "USHER_ENTITLEMENTS_LISTEN=127.0.0.1:0", "USHER_ENTITLEMENTS_KEY="+portKey)).ready(t)
+	u.admin = other.admin
 	service.take() // the token requests, which hold the client's secret
-	return portsOf(u, service, receiver)
+	return append(portsOf(u, service, receiver), &port{"entitlements", strings.TrimPrefix(other.URL(t, "entitlements"), "http://"), "/ofrep/v1/evaluate/flags",
+		"X-Usher-Key: " + portKey, `{"context":{"targetingKey":"nobody"}}`, answeredByFlags, new(witness)})
 }
 
 // portsOf are the ports of an usher with these credentials, and who stands behind them.
@@ -84,6 +86,15 @@ func portsOf(u *usher, service, receiver *witness) []*port {
 // answeredByErase is what the admin port answers: where it takes a request, that it does not know
 // the tenant, of which no webhook comes.
 func answeredByErase(p probe) string { return strings.ReplaceAll(p.admin, "200", "404") }
+
+// answeredByFlags is what the entitlements port answers, which closes the connection where it does not read the body:
+// with "/../x" behind its path it does, as that is a flag's key.
+func answeredByFlags(p probe) string {
+	if (p.admin == "404" || p.admin == "421") && strings.Contains(p.raw, "{body}") && !strings.Contains(p.raw, "/../") {
+		return p.admin + " closed"
+	}
+	return p.admin
+}
 
 func (p *port) fill(raw string) string {
 	return strings.NewReplacer(
@@ -128,7 +139,7 @@ func (p *port) checkOrigin(t *testing.T, pr probe, outcome string) {
 	raw, requests := p.origin.take()
 	reach := pr.reach
 	switch {
-	case p.name == "admin":
+	case p.name == "admin" || p.name == "entitlements":
 		reach = 0
 	case p.name == "gate" && outcome == fine: // where the others refuse a Host
 		reach = 1

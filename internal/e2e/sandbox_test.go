@@ -3,13 +3,10 @@
 package e2e
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"usher/internal/testkit"
@@ -83,16 +80,14 @@ func TestSandboxBesideUsher(t *testing.T) {
 	call(200)
 
 	s.want(t, 0, "200 forwarded\n200 duplicate\n", "send", "acme", "users=25", "sso", "--times", "2")
-	s.want(t, 0, "200 forwarded\n", "send", "acme")
 	s.want(t, 0, "200 forwarded\n", "send", "--platform", "docs", "acme", "users=0")
-	for _, line := range []string{"acme (crm/acme): sso, users ≤ 25: 200\n", "acme (crm/acme): nothing: 200\n", "acme (docs/acme): users ≤ 0: 200\n"} {
+	for _, line := range []string{"acme (crm/acme): sso, users ≤ 25: 200\n", "acme (docs/acme): users ≤ 0: 200\n"} {
 		testkit.Eventually(t, "received: "+line, func() bool { return strings.Contains(s.Stderr.String(), "receiver: "+line) })
 		if n := strings.Count(s.Stderr.String(), "receiver: "+line); n != 1 {
 			t.Errorf("%d times: %s", n, line)
 		}
 	}
 	s.want(t, 0, "changed, and its webhook was lost: nothing was sent\n", "send", "acme", "users=31", "--lost")
-	s.want(t, 2, "leave out --lost", "send", "--raw", "-", "--lost")
 	testkit.Eventually(t, "the loss in the log", func() bool { return strings.Contains(s.Stderr.String(), "nothing is sent: acme users=31\n") })
 	if out := s.Stderr.String(); strings.Contains(out, "≤ 31") {
 		t.Errorf("a lost webhook was received:\n%s", out)
@@ -105,8 +100,6 @@ func TestSandboxBesideUsher(t *testing.T) {
 
 	s.want(t, 0, "tokens revoked: 4\n", "revoke") // those of check, too
 	call(200)
-	s.want(t, 0, "", "fail", "graphql", "418")
-	call(418)
 	s.want(t, 0, "", "fail", "graphql", "401", "--for", "1h")
 	call(401)
 	s.want(t, 0, "", "fail", "off")
@@ -118,8 +111,6 @@ func TestSandboxBesideUsher(t *testing.T) {
 	s.want(t, 1, "502 failed\n", "send", "acme", "users=26")
 	s.want(t, 0, "", "fail", "off")
 	s.want(t, 0, "200 forwarded\n", "send", "acme", "users=26")
-	s.want(t, 2, "unknown part", "fail", "tokens", "503")
-	s.want(t, 2, "a time that is not negative", "fail", "token", "503", "--for", "-1s")
 	if code, _, stderr := ended(t, nil, "sandbox", "send", "acme", "--at", "http://"+gate); code != 1 || !strings.Contains(stderr, "is that a sandbox?") {
 		t.Errorf("asked a gate: %d %s", code, stderr)
 	}
@@ -133,107 +124,20 @@ func TestSandboxBesideUsher(t *testing.T) {
 	}
 }
 
-// It signs as the gate checks, and sends to several addresses at once; its world comes by itself.
-func TestSandboxSigns(t *testing.T) {
-	t.Parallel()
-	const key = "s3cret-of-the-sandbox"
-	gate := func(extra ...string) string {
-		return "http://" + start(t, newWorld(t).environ(extra...)).gate + "/webhooks"
-	}
-	checked := gate("USHER_WEBHOOK_SIGNING_KEY=" + key)
-	s := startSandbox(t, "--webhooks-to", checked, "--webhooks-to", gate(), "--signing-key", key, "--receiver-listen", "off", "--every", "50ms")
-	s.want(t, 0, ": 200 ", "send", "acme", "users=25") // forwarded, or the world has sent a copy of it before
-	if slices.ContainsFunc(s.environ, func(kv string) bool { return strings.Contains(kv, "FORWARD") }) || s.value(t, "USHER_WEBHOOK_SIGNING_KEY") != key {
-		t.Errorf("without a receiver: %q", s.environ)
-	}
-	testkit.Eventually(t, "a world that goes on", func() bool {
-		log := s.Stderr.String()
-		return strings.Contains(log, "200 duplicate") && strings.Count(log, "200 forwarded") > 10
-	})
-	s = startSandbox(t, "--webhooks-to", checked, "--signing-key", "another")
-	s.want(t, 1, "401 rejected\n", "send", "bolt")
-	testkit.Eventually(t, "two attempts", func() bool { return strings.Contains(s.Stderr.String(), ": bolt: 401 rejected (attempt 2)\n") })
-	s = startSandbox(t, "--webhooks-to", "http://127.0.0.1:1/")
-	s.want(t, 1, "no answer", "send", "acme")
-	s = startSandbox(t) // to its own receiver
-	s.want(t, 0, "200\n", "send", "acme", "users=25")
-	s.want(t, 0, "200: the purchase is allowed\n", "checkout", "acme", "users=25")
-	s.want(t, 0, "", "fail", "receiver", "403")
-	s.want(t, 1, "403: the purchase is refused. The answer is not a JSON array", "checkout", "acme")
-}
-
 // The settings that it prints are for an usher in front of the receiver that its webhooks are for: yours, if they go
 // there, or else its own.
 func TestSandboxSettingsForAReceiver(t *testing.T) {
 	t.Parallel()
 	const mine, gate = "http://127.0.0.1:3000/provisioning", "http://127.0.0.1:8090/webhooks"
-	for args, want := range map[string]string{
-		"--webhooks-to " + mine:                                      mine,
-		"--webhooks-to " + mine + " --receiver-listen off":           mine,
-		"--webhooks-to http://127.0.0.1:3000/ --webhooks-to " + mine: "http://127.0.0.1:3000/",
-		"--webhooks-to " + gate:                                      "its own",
-		"--webhooks-to " + gate + " --webhooks-to " + mine:           "its own",
-		"--webhooks-to https://usher.example/webhooks/S":             "its own",
-		"--webhooks-to http://gate:8090/hooks":                       "its own",
-		"":                                                           "its own",
+	for args, own := range map[string]bool{
+		"--webhooks-to " + mine: false, "--webhooks-to " + mine + " --receiver-listen off": false,
+		"--webhooks-to " + gate: true, "--webhooks-to " + gate + " --webhooks-to " + mine: true, "": true,
 	} {
 		s := startSandbox(t, strings.Fields(args)...)
-		got := s.value(t, "USHER_WEBHOOK_FORWARD_URL")
-		if own := strings.HasSuffix(got, "/provisioning") && !strings.Contains(got, ":3000"); got != want && (want != "its own" || !own) {
-			t.Errorf("%s: %s, want %s", args, got, want)
-		}
-		if between := strings.Contains(s.Stdout.String(), "--webhooks-to "+gate); between != (want != "its own") {
-			t.Errorf("%s: %s", args, s.Stdout.String())
+		if got := s.value(t, "USHER_WEBHOOK_FORWARD_URL"); own == (got == mine) || !strings.HasSuffix(got, "/provisioning") {
+			t.Errorf("%s: %s", args, got)
 		}
 		s.Kill()
-	}
-}
-
-// A rehearsal holds with a good receiver, and names what a bad one did.
-func TestSandboxRehearse(t *testing.T) {
-	t.Parallel()
-	rehearse := func(h http.HandlerFunc, args ...string) (string, int) {
-		t.Helper()
-		srv := httptest.NewServer(h)
-		defer srv.Close()
-		code, stdout, stderr := ended(t, nil, append([]string{"sandbox", "rehearse", srv.URL}, args...)...)
-		return stdout + stderr, code
-	}
-	out, code := rehearse(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer "+webhookToken {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-	}, "--token", webhookToken)
-	if code != 0 || strings.Count(out, "held  ") != 10 || !strings.HasSuffix(out, "\n10 of 10 held.\n") {
-		t.Errorf("%d\n%s", code, out)
-	}
-	// A receiver that refuses everything says so once, and the rehearsal says which flag is missing, or wrong.
-	for flags, want := range map[string]string{
-		"":                          "--token or --signing-key is missing",
-		"--token t":                 "check --token",
-		"--signing-key s":           "check --signing-key",
-		"--token t --signing-key s": "check --token and --signing-key",
-		"--token t --platform p":    "check --token",
-	} {
-		var refused atomic.Int32
-		out, code = rehearse(func(w http.ResponseWriter, r *http.Request) { refused.Add(1); w.WriteHeader(401) }, strings.Fields(flags)...)
-		if code != 1 || refused.Load() != 1 || strings.Count(out, "401") != 1 || strings.Count(out, "\n") != 1 || !strings.Contains(out, want) {
-			t.Errorf("%s: %d after %d webhooks, want %q:\n%s", flags, code, refused.Load(), want, out)
-		}
-	}
-	var n atomic.Int32
-	out, code = rehearse(func(w http.ResponseWriter, r *http.Request) {
-		if n.Add(1) == 2 {
-			http.Error(w, "I have that one", http.StatusConflict)
-		}
-	})
-	if code != 1 || !strings.Contains(out, "FAILED  a copy of that webhook                    409 I have that one\n        usual mistake: it inserts where it should replace\n") || !strings.HasSuffix(out, "\n9 of 10 held.\n") {
-		t.Errorf("%d\n%s", code, out)
-	}
-	for line := range strings.Lines(out) {
-		if len(line) > 81 {
-			t.Errorf("too long: %s", line)
-		}
 	}
 }
 
@@ -245,29 +149,17 @@ func TestSandboxUsage(t *testing.T) {
 		code int
 		text string
 	}{
-		"snd acme":                          {2, `unknown command "snd" (did you mean send?)`},
-		"acme":                              {2, "unknown command"},
-		"--webhooks-to here":                {2, "write an address"},
-		"--signing-key whsec_!":             {2, "--signing-key"},
-		"checkout":                          {2, "checkout acme users=25 sso"},
-		"--receiver-listen off --every 1ms": {2, "--every needs --webhooks-to"},
-		"send":                              {2, "takes a tenant"},
-		"send acme users=many":              {2, `"users=many"`},
-		"send acme sso sso":                 {2, "each code once"},
-		"send acme --raw x":                 {2, "as it is"},
-		"send --raw /nowhere/x":             {1, "/nowhere/x"},
-		"send acme --at 127.0.0.1:9000":     {2, "--at: write the address of a sandbox, such as http://127.0.0.1:9000"},
-		"send acme --times 0":               {2, "--times"},
-		"send acme --times two":             {2, "for flag -times: write a whole number"},
-		"--every 5":                         {2, "for flag -every: write a time such as 10s"},
-		"send acme --at http://127.0.0.1:1": {1, "cannot reach a sandbox at http://127.0.0.1:1."},
-		"revoke them":                       {2, "them"},
-		"fail":                              {2, "fail token 503"},
-		"fail token":                        {2, "fail token 503"},
-		"fail token now":                    {2, "fail token 503"},
-		"rehearse":                          {2, "the address of your receiver"},
-		"rehearse http://127.0.0.1:1":       {1, "usher: cannot reach the receiver at 127.0.0.1:1. Is it running? dial tcp"},
-		"--listen " + used:                  {1, "--listen"},
+		"snd acme":                                       {2, `unknown command "snd" (did you mean send?)`},
+		"--webhooks-to here":                             {2, "write an address"},
+		"--receiver-listen off --every 1ms":              {2, "--every needs --webhooks-to"},
+		"send acme sso sso":                              {2, "each code once"},
+		"send --raw /nowhere/x":                          {1, "/nowhere/x"},
+		"send acme --at 127.0.0.1:9000":                  {2, "--at: write the address of a sandbox, such as http://127.0.0.1:9000"},
+		"send acme --at http://127.0.0.1:1":              {1, "cannot reach a sandbox at http://127.0.0.1:1."},
+		"fail token now":                                 {2, "fail token 503"},
+		"rehearse":                                       {2, "the address of your receiver"},
+		"rehearse http://127.0.0.1:1":                    {1, "usher: cannot reach the receiver at 127.0.0.1:1. Is it running? dial tcp"},
+		"--listen " + used:                               {1, "--listen"},
 		"--listen 127.0.0.1:0 --receiver-listen " + used: {1, "--receiver-listen"},
 	} {
 		code, stdout, stderr := ended(t, nil, append([]string{"sandbox"}, strings.Fields(args)...)...)

@@ -73,6 +73,7 @@ func TestServicesOwnClient(t *testing.T) {
 		"the port's key as its token":   {"sesame", `{"accessToken":"sesame"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := testkit.NewService(t)
 			u := run(t, s.Environ("USHER_KEY="+tc.key))
 			u.Ready(t)

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -21,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
 
 	"usher/internal/testkit"
@@ -93,37 +92,14 @@ func (r row) String() string {
 }
 
 // A book is an inbox that is asked in SQL.
-type book interface {
-	query(t *testing.T, each func(scan func(...any) error) error, statement string, args ...any)
+type book struct {
+	*sql.DB
+	words *strings.Replacer // in statements
 }
 
-type inPostgres struct {
-	*pgx.Conn
-	schema string
-}
-
-func (b inPostgres) query(t *testing.T, each func(scan func(...any) error) error, statement string, args ...any) {
+func (b book) query(t *testing.T, each func(scan func(...any) error) error, statement string, args ...any) {
 	t.Helper()
-	rows, err := b.Query(t.Context(), strings.ReplaceAll(statement, "usher.", b.schema+"."), args...)
-	if err == nil {
-		for rows.Next() && err == nil {
-			err = each(rows.Scan)
-		}
-		rows.Close()
-	}
-	if err == nil {
-		err = rows.Err()
-	}
-	if err != nil {
-		t.Fatalf("%s %+q: %v", statement, args, err)
-	}
-}
-
-type inSQLite struct{ *sql.DB }
-
-func (b inSQLite) query(t *testing.T, each func(scan func(...any) error) error, statement string, args ...any) {
-	t.Helper()
-	rows, err := b.Query(strings.NewReplacer("usher.", "", "$", "?").Replace(statement), args...)
+	rows, err := b.Query(b.words.Replace(statement), args...)
 	if err != nil {
 		t.Fatalf("%s %+q: %v", statement, args, err)
 	}
@@ -143,11 +119,14 @@ func (b inSQLite) query(t *testing.T, each func(scan func(...any) error) error, 
 	}
 }
 
-// textTime is a time that a file has as text.
+// textTime is a time, which a file has as text.
 type textTime time.Time
 
-func (t *textTime) Scan(value any) error {
-	at, err := time.Parse(time.RFC3339Nano, value.(string))
+func (t *textTime) Scan(value any) (err error) {
+	at, isTime := value.(time.Time)
+	if !isTime {
+		at, err = time.Parse(time.RFC3339Nano, value.(string))
+	}
 	*t = textTime(at)
 	return err
 }
@@ -155,28 +134,32 @@ func (t *textTime) Scan(value any) error {
 // bookOf opens an inbox to ask in SQL.
 func bookOf(t *testing.T, inbox string) book {
 	t.Helper()
-	if path, ok := strings.CutPrefix(inbox, "file:"); ok {
-		db, err := sql.Open("sqlite", "file:"+path+"?mode=ro")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { db.Close() })
-		return inSQLite{db}
+	if !strings.HasPrefix(inbox, "file:") {
+		db, schema := schemaOf(t, inbox)
+		return book{db, strings.NewReplacer("usher.", schema+".")}
 	}
-	u, err := url.Parse(inbox)
+	db, err := sql.Open("sqlite", inbox+"?mode=ro")
 	if err != nil {
 		t.Fatal(err)
 	}
-	query := u.Query()
-	schema := query.Get("schema")
-	query.Del("schema")
-	u.RawQuery = query.Encode()
-	conn, err := pgx.Connect(t.Context(), u.String())
+	t.Cleanup(func() { db.Close() })
+	return book{db, strings.NewReplacer("usher.", "", "$", "?")}
+}
+
+// schemaOf opens the database of an inbox beside usher, and returns the inbox's schema.
+func schemaOf(t *testing.T, inbox string) (db *sql.DB, schema string) {
+	t.Helper()
+	address, err := url.Parse(inbox)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
-	return inPostgres{conn, schema}
+	schema = address.Query().Get("schema")
+	address.RawQuery = "sslmode=disable"
+	if db, err = sql.Open("pgx", address.String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db, schema
 }
 
 // Whatever webhooks say, SQL answers as the port does, and no query fails.
@@ -294,8 +277,8 @@ func TestSQLAnswersAsThePort(t *testing.T) {
 		if got := fromSQL(""); !slices.Equal(got, everything) {
 			t.Errorf("all of them: %d rows, and %d of the port", len(got), len(everything))
 		}
-		if database, ok := asked.(inPostgres); ok {
-			checksInSQL(t, r, database, port)
+		if !strings.Contains(inbox, "file:") {
+			checksInSQL(t, r, asked, port)
 		} else if path, err := exec.LookPath("sqlite3"); err == nil {
 			out, err := exec.Command(path, "-readonly", strings.TrimPrefix(inbox, "USHER_WEBHOOK_INBOX=file:"), "SELECT count(*) FROM entitlements; SELECT count(*) FROM tenants").CombinedOutput()
 			if want := fmt.Sprintf("%d\n%d\n", len(everything), len(names)); err != nil || string(out) != want {
@@ -306,7 +289,7 @@ func TestSQLAnswersAsThePort(t *testing.T) {
 }
 
 // checksInSQL asks allowed and /v1/check the same questions.
-func checksInSQL(t *testing.T, r *rand.Rand, database inPostgres, port string) {
+func checksInSQL(t *testing.T, r *rand.Rand, database book, port string) {
 	quantities := []*int64{nil, nil, nil}
 	for _, n := range []int64{0, 1, 24, 25, 26, 1<<53 - 2, 1<<53 - 1, 1 << 53, math.MaxInt64, -1, math.MinInt64} {
 		quantities = append(quantities, &n)

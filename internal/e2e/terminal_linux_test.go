@@ -1,20 +1,16 @@
 package e2e
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"usher/internal/command"
 	"usher/internal/testkit"
 )
 
@@ -100,60 +96,42 @@ func TestExecInterrupted(t *testing.T) {
 	}
 }
 
-// On a terminal the log has colours, unless NO_COLOR says that there should be none.
-func TestLogOnATerminal(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		env     []string
-		colours bool
-	}{
-		{nil, true},
-		{[]string{"NO_COLOR=1"}, false},
-		{[]string{"NO_COLOR="}, true},
-		{[]string{"USHER_LOG_FORMAT=json"}, false},
-	} {
-		keyboard, screen := newTerminal(t)
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			command.Main(ctx, command.Process{Environ: testkit.NewService(t).Environ(append([]string{"USHER_LOG_FORMAT="}, tc.env...)...), Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: screen})
-		}()
-		line, err := bufio.NewReader(keyboard).ReadString('\n')
-		stop()
-		go io.Copy(io.Discard, keyboard) // what else it has to say
-		<-ended
-		if json := strings.HasPrefix(line, "{"); err != nil || strings.Contains(line, "\x1b[") != tc.colours || json != slices.Contains(tc.env, "USHER_LOG_FORMAT=json") {
-			t.Errorf("%q: %q, %v", tc.env, line, err)
-		}
-	}
-}
-
-// Ctrl-C is an answer to the question of --apply, too: usher ends without waiting for Enter, and has taken in nothing.
-func TestReconcileInterruptedAtTheQuestion(t *testing.T) {
-	t.Parallel()
-	r := newReconciler(t)
-	r.hears("acme", "users=1")
+// onATerminal runs usher on one, and returns what it shows, the keyboard, and how to wait for its end.
+func onATerminal(t *testing.T, environ []string, args ...string) (shown *testkit.Output, keyboard *os.File, wait func() int) {
+	t.Helper()
 	keyboard, screen := newTerminal(t)
-	var shown testkit.Output
-	go io.Copy(&shown, keyboard)
-	cmd := exec.Command(testkit.Binary(t), "reconcile", "--apply", "--", "echo", payload("acme", "users=2"))
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(r.environ, "PATH="+os.Getenv("PATH")), screen, screen, screen
+	shown = new(testkit.Output)
+	go io.Copy(shown, keyboard)
+	cmd := exec.Command(testkit.Binary(t), args...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, screen, screen, screen
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return shown, keyboard, func() int { _ = cmd.Wait(); return cmd.ProcessState.ExitCode() }
+}
+
+// On a terminal reconcile says how far it is. What the command prints is in a file for its owner alone, that has no
+// name. And Ctrl-C is an answer to the question of --apply, too: usher ends without waiting for Enter, and takes in nothing.
+func TestReconcileOnATerminal(t *testing.T) {
+	t.Parallel()
+	o := openOffice(t, newReceiver(t, 200), fileInbox(t.TempDir()))
+	o.hears("acme", "users=1")
+	temporary := t.TempDir()
+	const modes = `; for f in /proc/$PPID/fd/*; do case "$(readlink $f)" in *usher-reconcile-*deleted*) stat -L -c 'mode %a' $f >&2;; esac; done`
+	shown, keyboard, wait := onATerminal(t, append(o.environ(), "TMPDIR="+temporary), "reconcile", "--apply", "--", "sh", "-c", "echo '"+payload("acme", "users=2")+"'"+modes)
 	testkit.Eventually(t, "the question", func() bool { return strings.Contains(shown.String(), "[y/N] ") })
 	if _, err := keyboard.Write([]byte{3}); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 1 {
+	if code := wait(); code != 1 {
 		t.Errorf("exit code %d", code)
 	}
 	testkit.Eventually(t, "said why", func() bool { return strings.Contains(shown.String(), "reconcile failed: interrupted") })
-	if got := r.command("entitlements", "acme", "users"); strings.Contains(got, "2 ") {
-		t.Errorf("it was taken in: %s", got)
+	o.want("it", shown.String(), "waiting 5s, because the service's lists may lag, then running the command", "\r1 tenant compared", "mode 600\r\n")
+	if left, _ := os.ReadDir(temporary); len(left) > 0 {
+		t.Errorf("files are left: %q", left)
 	}
+	o.want("what acme may use", o.asks("entitlements", "acme", "users"), "limit 1\n")
 }

@@ -29,13 +29,9 @@ const (
 )
 
 // A Book looks up what tenants may use. It holds what was asked for recently, and asks the store for the rest: one
-// query for all who ask about the same tenant.
-//
-// The store always answers with the snapshots of all platforms that have a tenant's code. So a code that exists on
-// several platforms is never answered with the one that happens to be held.
-//
-// What the Book holds counts until Changed says otherwise. If other replicas write to the store, it counts for freshFor.
-// While the store fails, what is held is still answered, and marked as stale.
+// query for all who ask about the same tenant, and about all platforms that have its code. What it holds counts until
+// Changed says otherwise or, if other replicas write to the store, for freshFor. While the store fails, what is held is
+// still answered, and marked as stale.
 type Book struct {
 	snapshots func(ctx context.Context, tenant string) ([]snapshot.Stored, error)
 	shared    bool
@@ -62,10 +58,8 @@ type query struct {
 	err   error
 }
 
-// NewBook returns a Book that holds nothing yet.
-//
-// snapshots is the store: it returns the last snapshots of a tenant's code on all platforms, and reads them after it
-// was called. It must return soon after its context ends. shared says that others write to the same store, or that a
+// NewBook returns a Book that holds nothing yet. snapshots is the store: it returns the last snapshots of a tenant's
+// code on all platforms, and soon after its context ends. shared says that others write to the same store, or that a
 // commit in doubt may still become visible later.
 func NewBook(snapshots func(ctx context.Context, tenant string) ([]snapshot.Stored, error), shared bool) *Book {
 	// It fails only for a size of 0. Its own bound is a number of entries.
@@ -75,10 +69,8 @@ func NewBook(snapshots func(ctx context.Context, tenant string) ([]snapshot.Stor
 
 // Changed says that what the store has of a tenant's code has changed, or may have: a snapshot was taken in or erased,
 // or a commit is in doubt. The empty code stands for all tenants. The store calls it after the commit, and before it
-// says that the change is done: from then on the Book answers by it. An extra call does no harm.
-//
-// A query that is under way may have read the former state: later lookups do not wait for it, and what it finds is not
-// held.
+// says that the change is done: from then on the Book answers by it. A query that is under way may have read the former
+// state: later lookups do not wait for it, and what it finds is not held.
 func (b *Book) Changed(tenant string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -192,11 +184,9 @@ func (b *Book) run(q *query, tenant string) {
 	stored, err := b.snapshots(ctx, tenant)
 	q.found, q.err = &entry{asked: q.asked}, err
 	for _, s := range stored {
-		a := Answer{Stored: s}
-		// Features that are damaged are unknown.
-		a.Snapshot, _ = snapshot.Decode(s.Features)
-		a.Name, a.Features = "", nil
-		q.found.places = append(q.found.places, a)
+		features, _ := snapshot.Decode(s.Features) // damaged ones are unknown
+		s.Name, s.Features = "", nil
+		q.found.places = append(q.found.places, Answer{Stored: s, Snapshot: features})
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

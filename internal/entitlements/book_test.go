@@ -182,35 +182,6 @@ func TestHeldUntilItChanges(t *testing.T) {
 	})
 }
 
-// If other replicas write to the store, an entry is used for a moment, from the moment its query began.
-func TestSharedCountsForAMoment(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := new(fakeStore)
-		f.slow(0, 300*time.Millisecond, nil)
-		f.set("eu", "a", 1)
-		b := NewBook(f.snapshots, true)
-		expect(t, b, "a", "eu#1") // 300 ms old by now
-		f.set("eu", "a", 2)
-		time.Sleep(freshFor - 300*time.Millisecond - 1)
-		expect(t, b, "a", "eu#1")
-		time.Sleep(time.Nanosecond)
-		expect(t, b, "a", "eu#2")
-		f.set("eu", "a", 3)
-		b.Changed("a") // a change of this replica is used at once
-		expect(t, b, "a", "eu#3")
-		if got := f.asked(); got != "a | a | a | a" && got != "a | a | a" {
-			t.Errorf("asked %s", got)
-		}
-		time.Sleep(time.Second)
-		f.set("eu", "a", 0)
-		expect(t, b, "a", "unknown")
-		f.slow(0, 0, errors.New("refused")) // once usher knows that it is gone, it is not answered in an outage
-		if got := look(b, "a", "-"); !strings.HasPrefix(got, "error: ") || b.size != 0 {
-			t.Errorf("%s, %d bytes", got, b.size)
-		}
-	})
-}
-
 // All who ask about a tenant while a query for it is under way share its answer, unless it began so long before a
 // lookup that another replica may have written since.
 func TestOneQueryForAll(t *testing.T) {
@@ -325,40 +296,6 @@ func TestOutage(t *testing.T) {
 		f.slow(0, 0, nil)
 		expect(t, b, "b", "eu#2")
 		expect(t, b, "a", "eu#3")
-	})
-}
-
-// If nobody else writes to the store, what is held needs no store.
-func TestOutageOfAFile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := new(fakeStore)
-		f.set("eu", "a", 1)
-		b := NewBook(f.snapshots, false)
-		expect(t, b, "a", "eu#1")
-		f.slow(0, 0, errors.New("broken"))
-		time.Sleep(time.Hour)
-		expect(t, b, "a", "eu#1")
-		expect(t, b, "b", "error: the inbox cannot be read: broken")
-		expect(t, b, "a", "eu#1")
-	})
-}
-
-// After a change during a query that fails, the lookup does not get what was held before.
-func TestChangeDuringAFailingQuery(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := new(fakeStore)
-		f.set("eu", "a", 1)
-		b := NewBook(f.snapshots, true)
-		expect(t, b, "a", "eu#1")
-		time.Sleep(time.Second)
-		f.slow(time.Hour, 0, nil)
-		got := make(chan string)
-		go func() { got <- look(b, "a", "-") }()
-		time.Sleep(time.Second)
-		b.Changed("a")
-		if got := <-got; !strings.HasPrefix(got, "error: ") {
-			t.Errorf("%s", got)
-		}
 	})
 }
 

@@ -1,7 +1,6 @@
 package entitlements
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,12 +10,6 @@ import (
 	"usher/internal/guard"
 	"usher/internal/snapshot"
 )
-
-// Changes returns what has changed after a cursor or, if that is empty, all tenants: at most so many. While
-// there is nothing, it waits so long.
-type Changes func(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error)
-
-const changesPath = "/v1/changes"
 
 type (
 	changeBody struct {
@@ -35,30 +28,30 @@ type (
 )
 
 // changes answers with a page of changes, for programs that keep a copy.
-func (h *Handler) changes(_ http.ResponseWriter, r *http.Request, _ target) (answer, error) {
+func (h *Handler) changes(_ http.ResponseWriter, r *http.Request, _ target) (reply, error) {
 	params, err := readQuery(r, "after", "limit", "wait")
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	if after := optional(params, "after"); after != nil && *after == "" {
-		return answer{}, badRequest("The query parameter after is empty. Leave it out to begin with all tenants.")
+		return reply{}, badRequest("The query parameter after is empty. Leave it out to begin with all tenants.")
 	}
 	wait, err := number(params, "wait", 0, 55, 0)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	limit, err := number(params, "limit", 1, 1000, 100)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	page, err := h.cfg.Changes(r.Context(), params.Get("after"), limit, time.Duration(wait)*time.Second)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	if h.cfg.Told != nil {
 		h.cfg.Told(len(page.All))
 	}
-	return answer{http.StatusOK, guard.JSON(page.Encoded(encodeChanges))}, nil
+	return reply{http.StatusOK, guard.JSON(page.Encoded(encodeChanges))}, nil
 }
 
 // number returns a parameter that is a whole number, or otherwise if it is left out.
@@ -84,13 +77,7 @@ func encodeChanges(page *snapshot.Changes) []byte {
 			all = append(all, erasedBody{c.Tenant, c.Platform, true})
 			continue
 		}
-		body := changeBody{
-			Tenant:   c.Tenant,
-			Platform: c.Platform,
-			Name:     c.Name,
-			AsOf:     c.Received.UTC(),
-			Webhook:  c.Webhook,
-		}
+		body := changeBody{Tenant: c.Tenant, Platform: c.Platform, Name: c.Name, AsOf: c.Received.UTC(), Webhook: c.Webhook}
 		if state, err := snapshot.Decode(c.Features); err == nil && state.Known {
 			body.Features = enabledBodies(state.Features)
 		}

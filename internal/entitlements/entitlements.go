@@ -1,12 +1,7 @@
-// Package entitlements answers one question: may this tenant use this feature?
-//
-// A check passes three stations: guard (may this caller ask at all?), then Lookup (what does the
-// tenant's last snapshot say?), then yes or no. A Book is the Lookup of an inbox: it holds what was
-// asked for recently, and asks the inbox for the rest.
-//
-// The package says yes or no only if it knows. If something is not known (the tenant, its
-// features, the store itself), the answer is an error with its own status, and the caller
-// decides what to do.
+// Package entitlements answers one question: may this tenant use this feature? A check passes three stations: guard
+// (may this caller ask at all?), then Lookup (what does the tenant's last snapshot say?), then yes or no. It says yes or
+// no only if it knows. If something is not known (the tenant, its features, the store itself), the answer is an error
+// with its own status, and the caller decides what to do.
 package entitlements
 
 import (
@@ -56,3 +51,7 @@ func (e *AmbiguousError) Error() string {
 	return fmt.Sprintf("the tenant's code exists on several platforms: add platform, one of %s",
 		text.Clip(strings.Join(names, ", "), 200))
 }
+
+// Changes returns what has changed after a cursor or, if that is empty, all tenants: at most so many. While
+// there is nothing, it waits so long.
+type Changes func(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error)

@@ -428,36 +428,6 @@ func TestCounting(t *testing.T) {
 	}
 }
 
-// Each question is timed, about one feature or all, and said to be unanswered if the store fails. What is no
-// question, or comes from somebody who may not ask, is not timed.
-func TestAnsweredIsTimed(t *testing.T) {
-	for _, tc := range []struct{ method, target, header, want string }{
-		{"GET", "/v1/check?tenant=acme&feature=users", "X-Usher-Key: k", "answered"},
-		{"GET", "/v1/check?tenant=acme&feature=other", "X-Usher-Key: k", "answered"},
-		{"GET", "/v1/check?tenant=nobody&feature=users", "X-Usher-Key: k", "answered"},
-		{"GET", "/v1/entitlements/acme", "X-Usher-Key: k", "answered"},
-		{"GET", "/v1/entitlements/broken", "X-Usher-Key: k", "failed"},
-		{"GET", "/v1/check?tenant=broken&feature=users", "X-Usher-Key: k", "failed"},
-		{"GET", "/v1/check?tenant=acme&feature=users", "X-Usher-Key: wrong", ""},
-		{"GET", "/elsewhere", "X-Usher-Key: k", ""},
-		{"PUT", "/v1/entitlements/acme", "X-Usher-Key: k", ""},
-	} {
-		var timed string
-		cfg := config(t)
-		cfg.Key = func() string { return "k" }
-		cfg.Answered = func(took time.Duration, ok bool) {
-			timed = map[bool]string{true: "answered", false: "failed"}[ok]
-			if took < 0 {
-				t.Errorf("took %v", took)
-			}
-		}
-		ask(t, New(cfg), tc.method, tc.target, "", tc.header)
-		if timed != tc.want {
-			t.Errorf("%s %s with %s: %q, want %q", tc.method, tc.target, tc.header, timed, tc.want)
-		}
-	}
-}
-
 // An outage is one line in the log, not one for each request. Only the log has the store's own error.
 func TestOutageInLog(t *testing.T) {
 	var log strings.Builder
@@ -472,9 +442,20 @@ func TestOutageInLog(t *testing.T) {
 	}
 }
 
-func TestAmbiguousTenant(t *testing.T) {
-	err := &AmbiguousError{Platforms: []string{"", "eu", "us"}}
-	if want := `several platforms: add platform, one of "", "eu", "us"`; !strings.HasSuffix(err.Error(), want) {
-		t.Errorf("%v, want %s", err, want)
+// A path is split as it was sent.
+func FuzzPath(f *testing.F) {
+	for _, path := range []string{"/v1/entitlements/a%2Fb/users", `/v1/entitlements/a%2Fb"/users`, "/v1/check", "/ofrep/v1/evaluate/flags/a/b%2Fc", "/v1/entitlements/%ff"} {
+		f.Add(path)
 	}
+	f.Fuzz(func(t *testing.T, path string) {
+		to := parsePath(path)
+		if to.serve == nil {
+			return
+		}
+		ofTenant := strings.HasPrefix(path, tenantPath)
+		ofFeature := ofTenant && strings.Count(path, "/") == 4 || strings.HasPrefix(path, flagsPath+"/")
+		if (to.tenant != "") != ofTenant || (to.feature != nil) != ofFeature || ofFeature && *to.feature == "" {
+			t.Fatalf("%q is %+v", path, to)
+		}
+	})
 }

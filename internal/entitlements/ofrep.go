@@ -5,12 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"iter"
 	"net/http"
 	"strings"
 	"time"
 
 	"usher/internal/content"
+	"usher/internal/guard"
 	"usher/internal/snapshot"
 )
 
@@ -70,61 +70,55 @@ func (a *Answer) evaluate(key string) (_ flagBody, enabled bool) {
 	return a.newFlag(key, "", f, false), false
 }
 
-// evaluateAll returns the three flags of each feature. Each key occurs once, with the result of
-// evaluate.
-func (a *Answer) evaluateAll() iter.Seq[any] {
-	return func(yield func(any) bool) {
-		// They are of features that could be a flag of another one: few, as many answers may be made at once.
-		codes := make(map[string]bool)
-		for _, f := range a.Snapshot.Features {
-			if strings.HasSuffix(f.Code, limitSuffix) || strings.HasSuffix(f.Code, valueSuffix) {
-				codes[f.Code] = true
-			}
-		}
-		for _, f := range a.Snapshot.Features {
-			for _, suffix := range []string{"", limitSuffix, valueSuffix} {
-				if (suffix == "" || !codes[f.Code+suffix]) && !yield(a.newFlag(f.Code, suffix, f, true)) {
-					return
-				}
+// evaluateAll returns the three flags of each feature. Each key occurs once, with the result of evaluate.
+func (a *Answer) evaluateAll() []flagBody {
+	codes := make(map[string]bool)
+	for _, f := range a.Snapshot.Features {
+		codes[f.Code] = true
+	}
+	all := make([]flagBody, 0, 3*len(a.Snapshot.Features))
+	for _, f := range a.Snapshot.Features {
+		for _, suffix := range []string{"", limitSuffix, valueSuffix} {
+			if suffix == "" || !codes[f.Code+suffix] {
+				all = append(all, a.newFlag(f.Code, suffix, f, true))
 			}
 		}
 	}
+	return all
 }
 
-func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
+func (h *Handler) flag(w http.ResponseWriter, r *http.Request, to target) (reply, error) {
 	tenant, platform, err := readContext(w, r)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, platform)
 	flag, enabled := a.evaluate(*to.feature)
 	h.count(err, enabled)
-	return answer{http.StatusOK, flag}, err
+	return reply{http.StatusOK, flag}, err
 }
 
 // flags answers with all flags of a tenant, or 304 if the caller already has them.
-func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (answer, error) {
+func (h *Handler) flags(w http.ResponseWriter, r *http.Request, _ target) (reply, error) {
 	tenant, platform, err := readContext(w, r)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, platform)
 	// A tenant that is not known has no flags: the program's own defaults apply.
 	if err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, errFeaturesUnknown) {
-		return answer{}, err
+		return reply{}, err
 	}
-	// The tag is a digest of the whole content, so that it changes with it.
-	body := list{before: `{"flags":`, items: a.evaluateAll(), after: "}\n"}
-	sum := sha256.New()
-	_ = body.write(sum) // a hash takes everything
-	tag := `"` + hex.EncodeToString(sum.Sum(nil)[:16]) + `"`
+	body := guard.Encode(map[string][]flagBody{"flags": a.evaluateAll()})
+	sum := sha256.Sum256(body)
+	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
 	w.Header().Set("ETag", tag)
 	for known := range strings.SplitSeq(strings.Join(r.Header.Values("If-None-Match"), ","), ",") {
 		if strings.TrimPrefix(strings.TrimSpace(known), "W/") == tag {
-			return answer{http.StatusNotModified, nil}, nil
+			return reply{http.StatusNotModified, nil}, nil
 		}
 	}
-	return answer{http.StatusOK, body}, nil
+	return reply{http.StatusOK, body}, nil
 }
 
 const (
@@ -145,7 +139,10 @@ func readContext(w http.ResponseWriter, r *http.Request) (tenant string, platfor
 	if err != nil {
 		return "", nil, flagProblem("PARSE_ERROR", "The body is too large, or it ended too early.")
 	}
-	w.Header().Del("Connection")
+	// Takes back what ServeHTTP has added. The guard may have asked for the connection's end, too.
+	if ends := w.Header()["Connection"]; r.ContentLength != 0 && len(ends) > 0 {
+		w.Header()["Connection"] = ends[1:]
+	}
 	value, fault := content.Parse(body)
 	request, ok := value.(map[string]any)
 	if fault != nil || !ok {

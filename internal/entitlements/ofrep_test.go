@@ -3,8 +3,7 @@ package entitlements
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"slices"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -134,8 +133,7 @@ func TestFlags(t *testing.T) {
 	h := New(config(t))
 	s := listing(t, `{"code":"users","quantity":25}`, `{"code":"users.limit"}`, `{"code":"users.value","value":"v"}`, `{"code":"sso"}`)
 	keys := make(map[string]bool)
-	for item := range (&Answer{Snapshot: s}).evaluateAll() {
-		flag := item.(flagBody)
+	for _, flag := range (&Answer{Snapshot: s}).evaluateAll() {
 		one, _ := (&Answer{Snapshot: s}).evaluate(flag.Key)
 		if keys[flag.Key] || fmt.Sprintf("%#v", one) != fmt.Sprintf("%#v", flag) {
 			t.Errorf("%#v, alone %#v, twice: %t", flag, one, keys[flag.Key])
@@ -195,51 +193,25 @@ func TestFlagsETag(t *testing.T) {
 	}
 }
 
-// Whatever the body is, the answer is an error, or about the one tenant that the body names.
+// Whatever the body is, the result is an error, or the one tenant that every program finds in it.
 func FuzzContext(f *testing.F) {
 	for _, body := range []string{
-		`{"context":{"targetingKey":"acme","platform":"eu"}}`, `{"context":{"targetingKey":"twice"}}`, `{"context":null}`,
-		`{"context":{"targetingKey":"a","targetingKey":"acme"}}`, `{"context":{"platform":{"targetingKey":"acme"}}}`, `[]`, `{"a":[{"context":1}]}`,
+		`{"context":{"targetingKey":"acme","platform":"eu"}}`, `{"context":{"targetingKey":"a","targetingKey":"acme"}}`, `{"context":null}`,
+		`{"Context":{"targetingKey":"a"},"context":{"TargetingKey":"a"}}`, `{"context":{"platform":{"targetingKey":"acme"}}}`, `[]`, `{"a":[{"context":1e999}]}`,
 	} {
 		f.Add(body)
 	}
-	h := New(config(f))
 	f.Fuzz(func(t *testing.T, body string) {
-		if strings.ContainsRune(body, '\x00') || body == "" {
+		tenant, _, err := readContext(httptest.NewRecorder(), httptest.NewRequest("POST", flagURL, strings.NewReader(body)))
+		if err != nil {
 			return
 		}
-		resp := ask(t, h, "POST", flagURL+"/users", body)
-		if !slices.Contains([]int{200, 400, 404, 503}, resp.StatusCode) {
-			t.Fatal(resp.Status)
-		}
-		if resp.StatusCode != http.StatusOK {
-			return
-		}
-		var request struct {
-			Context map[string]any `json:"context"`
-		}
-		if err := json.Unmarshal([]byte(body), &request); err != nil {
-			t.Fatalf("%q was answered, but is %v", body, err)
-		}
-		if key, ok := request.Context["targetingKey"].(string); ok && key == "" {
-			t.Fatalf("%q was answered, but names nobody", body)
-		}
-	})
-}
-
-// A path is split as it was sent.
-func FuzzPath(f *testing.F) {
-	for _, path := range []string{"/v1/entitlements/a%2Fb/users", `/v1/entitlements/a%2Fb"/users`, "/v1/check", "/ofrep/v1/evaluate/flags/a/b%2Fc", "/v1/entitlements/%ff"} {
-		f.Add(path)
-	}
-	f.Fuzz(func(t *testing.T, path string) {
-		to := parsePath(path)
-		if to.serve == nil {
-			return
-		}
-		ofTenant := strings.HasPrefix(path, tenantPath)
-		if (to.tenant != "") != ofTenant || to.feature != nil && *to.feature == "" || ofTenant && (to.feature != nil) != (strings.Count(path, "/") == 4) {
-			t.Fatalf("%q is %+v", path, to)
+		var request map[string]any
+		d := json.NewDecoder(strings.NewReader(body))
+		d.UseNumber()
+		err = d.Decode(&request)
+		if about, _ := request["context"].(map[string]any); err != nil || tenant == "" || about["targetingKey"] != tenant {
+			t.Fatalf("%q names %q: %v", body, tenant, err)
 		}
 	})
 }

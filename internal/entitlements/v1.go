@@ -4,10 +4,8 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
-	"usher/internal/guard"
 	"usher/internal/snapshot"
 )
 
@@ -30,10 +28,10 @@ type (
 )
 
 // entitlements answers with everything that a tenant may use, or with one feature.
-func (h *Handler) entitlements(w http.ResponseWriter, r *http.Request, to target) (answer, error) {
+func (h *Handler) entitlements(w http.ResponseWriter, r *http.Request, to target) (reply, error) {
 	params, err := readQuery(r, "platform")
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, to.tenant, optional(params, "platform"))
 	body := tenantBody{Tenant: a.Tenant, Platform: a.Platform, AsOf: a.Received.UTC(), Webhook: a.Webhook}
@@ -44,23 +42,10 @@ func (h *Handler) entitlements(w http.ResponseWriter, r *http.Request, to target
 			*body.featureBody = enabledBody(f)
 		}
 		h.count(err, enabled)
-		return answer{http.StatusOK, body}, err
+		return reply{http.StatusOK, body}, err
 	}
-	return answer{http.StatusOK, body.withFeatures(a.Snapshot.Features)}, err
-}
-
-// withFeatures returns the body of a question about all features.
-func (b tenantBody) withFeatures(all []snapshot.Feature) list {
-	b.Features = []featureBody{}
-	const here = `"features":` // inside a text the quotes would be escaped
-	before, after, _ := strings.Cut(string(guard.Encode(b)), here+"[]")
-	return list{before + here, func(yield func(any) bool) {
-		for _, f := range all {
-			if !yield(enabledBody(f)) {
-				return
-			}
-		}
-	}, after}
+	body.Features = enabledBodies(a.Snapshot.Features)
+	return reply{http.StatusOK, body}, err
 }
 
 // enabledBodies never returns nil, which JSON has as null.
@@ -79,10 +64,10 @@ func enabledBody(f snapshot.Feature) featureBody {
 var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
 
 // check answers /v1/check with a status only, for web servers that ask before they pass on a request.
-func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answer, error) {
+func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (reply, error) {
 	params, err := readQuery(r, "tenant", "feature", "platform", "quantity", "unknown")
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	tenant, feature := params.Get("tenant"), params.Get("feature")
 	written := optional(params, "quantity")
@@ -94,36 +79,36 @@ func (h *Handler) check(w http.ResponseWriter, r *http.Request, _ target) (answe
 	}
 	switch {
 	case tenant == "":
-		return answer{}, badRequest("The query parameter tenant is missing.")
+		return reply{}, badRequest("The query parameter tenant is missing.")
 	case feature == "":
-		return answer{}, badRequest("The query parameter feature is missing.")
+		return reply{}, badRequest("The query parameter feature is missing.")
 	case written != nil && !wholeNumber.MatchString(*written):
-		return answer{}, badRequest("The query parameter quantity must be a whole number, 0 or more.")
+		return reply{}, badRequest("The query parameter quantity must be a whole number, 0 or more.")
 	case unknown != nil && *unknown != "allow" && *unknown != "deny":
-		return answer{}, badRequest("The query parameter unknown must be allow or deny.")
+		return reply{}, badRequest("The query parameter unknown must be allow or deny.")
 	}
 	a, err := h.cfg.Lookup.last(r.Context(), w, tenant, optional(params, "platform"))
 	f, enabled := a.Snapshot.Feature(feature)
 	allowed := enabled && f.Limit.Allows(quantity)
 	h.count(err, allowed)
-	if code := statusOf(err); unknown != nil && (code == http.StatusNotFound || code == http.StatusConflict) {
-		// nginx knows no third answer, and the caller has decided.
-		w.Header().Set("Usher-Unknown", "true")
-		if *unknown == "allow" {
-			return answer{http.StatusNoContent, nil}, nil
-		}
-		return answer{}, denied(problemOf(err).message)
-	}
 	if err != nil {
-		return answer{}, err
+		p := problemOf(err)
+		if unknown == nil || p.status != http.StatusNotFound && p.status != http.StatusConflict {
+			return reply{}, err
+		}
+		w.Header().Set("Usher-Unknown", "true") // nginx knows no third answer, and the caller has decided
+		if *unknown == "allow" {
+			return reply{http.StatusNoContent, nil}, nil
+		}
+		return reply{}, denied(p.message)
 	}
 	w.Header().Set("Usher-Limit", f.Limit.String()) // 0 if it is not enabled
 	switch {
 	case allowed:
-		return answer{http.StatusNoContent, nil}, nil
+		return reply{http.StatusNoContent, nil}, nil
 	case enabled:
-		return answer{}, denied("The limit of this feature is " + f.Limit.String() + ".")
+		return reply{}, denied("The limit of this feature is " + f.Limit.String() + ".")
 	default:
-		return answer{}, denied("This feature is not on the tenant's subscription.")
+		return reply{}, denied("This feature is not on the tenant's subscription.")
 	}
 }

@@ -2,41 +2,24 @@ package entitlements
 
 import (
 	"bufio"
-	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/internal/testkit/pipes"
 )
 
 // wired serves one connection in a synctest bubble, and returns its other end.
 func wired(t *testing.T, h http.Handler) net.Conn {
-	near, far := net.Pipe()
-	l := &single{conn: far}
+	l := make(pipes.Listener)
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	go func() { _ = server.Serve(l) }()
-	t.Cleanup(func() { near.Close(); server.Close() })
-	return near
+	t.Cleanup(func() { server.Close() })
+	return l.Dial(t)
 }
-
-// single is a listener of one connection.
-type single struct {
-	once sync.Once
-	conn net.Conn
-}
-
-func (l *single) Accept() (conn net.Conn, err error) {
-	err = errors.New("that was all")
-	l.once.Do(func() { conn, err = l.conn, nil })
-	return conn, err
-}
-
-func (l *single) Close() error   { return nil }
-func (l *single) Addr() net.Addr { return &net.TCPAddr{} }
 
 // ended closes a connection, and waits until the server has noticed.
 func ended(conn net.Conn) {
@@ -75,30 +58,6 @@ func TestContextThatStopsComing(t *testing.T) {
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil || resp.StatusCode != 400 || errorCode(t, resp) != "PARSE_ERROR" || time.Since(begin) > bodyPatience {
 			t.Errorf("%v, %v, after %v", resp, err, time.Since(begin))
-		}
-		ended(conn)
-	})
-}
-
-// The time limit for the body does not limit a slow store.
-func TestSlowStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := config(t)
-		fast := cfg.Lookup
-		cfg.Lookup = func(ctx context.Context, tenant string, platform *string) (Answer, error) {
-			select {
-			case <-time.After(2 * bodyPatience):
-				return fast(ctx, tenant, platform)
-			case <-ctx.Done():
-				return Answer{}, ctx.Err()
-			}
-		}
-		conn := wired(t, New(cfg))
-		const body = `{"context":{"targetingKey":"acme"}}`
-		go io.WriteString(conn, "POST /ofrep/v1/evaluate/flags/users HTTP/1.1\r\nHost: 127.0.0.1:8070\r\nContent-Length: 35\r\n\r\n"+body)
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil || resp.StatusCode != 200 {
-			t.Errorf("%v, %v", resp, err)
 		}
 		ended(conn)
 	})

@@ -1,7 +1,5 @@
-// Package guard has what all ports of usher share. Its Server sets the limits of every port, closes the
-// connection after a request that another parser could read differently, and serves TLS with certificates
-// that may be replaced while usher runs. Its functions check the Host, the key and whether a browser sent
-// the request.
+// Package guard has what all ports of usher share: the limits of a server, TLS, and checks of the Host, the key and
+// whether a browser sent a request.
 package guard
 
 import (
@@ -27,10 +25,9 @@ type Hosts struct {
 	names map[string]bool // lower case; with or without a port
 }
 
-// NewHosts returns the rule for a listener at listen (host:port, or unix:/path). It allows the
-// plain names of loopback, the listener's own host, and the names in allowed; "*" allows any.
-// With anyIP every IP address is allowed, too: rebinding needs a name, so if a key is required
-// an address does no harm, and load balancers and probes use it.
+// NewHosts returns the rule for a listener at listen (host:port, or unix:/path). It allows the plain names of loopback,
+// the listener's own host, and the names in allowed; "*" allows any. With anyIP every IP address is allowed, too:
+// rebinding needs a name, so if a key is required an address does no harm.
 func NewHosts(listen string, allowed []string, anyIP bool) *Hosts {
 	h := &Hosts{unix: strings.HasPrefix(listen, "unix:"), anyIP: anyIP, names: map[string]bool{"localhost": true}}
 	h.any = h.unix || slices.Contains(allowed, "*")
@@ -79,9 +76,8 @@ func (h *Hosts) Rebindable(host string) bool {
 	return !h.unix && err != nil && !strings.EqualFold(name, "localhost")
 }
 
-// Equal compares secrets in a time that does not depend on where they differ. It does not hide the
-// length of want, which is not secret. (To hide it, usher would have to hash everything that a
-// stranger sends, which costs usher more than the stranger.) An empty want matches nothing.
+// Equal compares secrets in a time that does not depend on where they differ. It does not hide the length of want: for
+// that usher would have to hash everything that a stranger sends. An empty want matches nothing.
 func Equal(got, want string) bool {
 	return want != "" && len(got) == len(want) && subtle.ConstantTimeCompare([]byte(got), []byte(want)) == 1
 }
@@ -96,9 +92,8 @@ func HasKey(h http.Header, keys string) bool {
 	return OneOf([]string{Bearer(h), password, h.Get(KeyHeader)}, keys)
 }
 
-// OneOf reports whether a caller presented one of the good secrets, which are separated by commas.
-// It always compares each with each, so that the time it takes shows nothing of a good secret
-// except its length.
+// OneOf reports whether a caller presented one of the good secrets, which are separated by commas. It always compares
+// each with each, so that the time it takes shows nothing.
 func OneOf(presented []string, good string) bool {
 	match := false
 	for _, got := range presented {
@@ -118,23 +113,19 @@ func Bearer(h http.Header) string {
 	return strings.Trim(token, " ")
 }
 
-// FromBrowser reports whether a request comes from a web page. A page's script cannot stop its
-// browser from sending these headers, and only a browser has a reason to send them. With
-// Sec-Fetch-Site "none" the request comes from an address that a person typed: this one, or one that
-// redirects here. A port on which a GET can change something must check Navigation, too.
+// FromBrowser reports whether a request comes from a web page. A page's script cannot stop its browser from sending
+// these headers. With Sec-Fetch-Site "none" the request comes from an address that a person typed: this one, or one
+// that redirects here. A port on which a GET can change something must check Navigation, too.
 func FromBrowser(h http.Header) bool {
 	_, origin := h["Origin"]
 	return origin || slices.ContainsFunc(h["Sec-Fetch-Site"], func(site string) bool { return site != "none" })
 }
 
-// Navigation reports whether a browser opens the address as a page. FromBrowser does not notice all
-// of these: if a person types a foreign address that redirects here, the request looks as if the
-// person had typed usher's own address.
+// Navigation reports whether a browser opens the address as a page.
 func Navigation(h http.Header) bool { return slices.Contains(h["Sec-Fetch-Mode"], "navigate") }
 
-// SentPath returns the path exactly as the caller sent it. URL.EscapedPath does not: if a path has a
-// letter that should be escaped and is not, it unescapes the whole path and escapes it again. A %2F
-// inside a tenant's code would then become a slash that splits the code.
+// SentPath returns the path exactly as the caller sent it. URL.EscapedPath does not always: it may escape a path again,
+// and a %2F inside a tenant's code would become a slash.
 func SentPath(u *url.URL) string {
 	if u.RawPath != "" {
 		return u.RawPath

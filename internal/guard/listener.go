@@ -26,8 +26,8 @@ const (
 	lookEvery = time.Second
 	// writePiece is how much of an answer is written at once.
 	writePiece = 32 << 10
-	// sendBuffer is how much of an answer waits in the operating system. A write goes on only when a part of that
-	// is free again, so a large buffer would make a slow reader look like one that takes nothing.
+	// sendBuffer is how much of an answer waits in the operating system: a large buffer would make a slow reader look
+	// like one that takes nothing.
 	sendBuffer = 128 << 10
 )
 

@@ -12,27 +12,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"usher/internal/testkit/pipes"
 )
-
-// pipes is a listener whose connections are in memory, and hold nothing that nobody reads.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	c, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-func (p pipes) Close() error { close(p); return nil }
-func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
-
-func (p pipes) dial(t *testing.T) net.Conn {
-	here, there := net.Pipe()
-	p <- there
-	t.Cleanup(func() { here.Close() })
-	return here
-}
 
 const answerLength = 8 << 20
 
@@ -44,10 +26,10 @@ func answers(t *testing.T) (reader net.Conn, srv *Server, wrote <-chan error) {
 		_, err := w.Write(bytes.Repeat([]byte("x"), answerLength))
 		ended <- err
 	}), nil, slog.New(slog.DiscardHandler))
-	way := make(pipes)
+	way := make(pipes.Listener)
 	go srv.Serve(way)
 	t.Cleanup(func() { srv.Close() })
-	reader = way.dial(t)
+	reader = way.Dial(t)
 	io.WriteString(reader, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	return reader, srv, ended
 }
@@ -133,13 +115,13 @@ func TestCrowd(t *testing.T) {
 				<-release
 			}
 		}), nil, slog.New(slog.DiscardHandler))
-		way := make(pipes)
+		way := make(pipes.Listener)
 		l := newListener(way, 5, srv.log)
 		go srv.Server.Serve(l)
 		t.Cleanup(func() { srv.Close() })
 		// ask sends a request, or the beginning of one, and returns what reads its answer.
 		ask := func(request string) (answer func() error) {
-			conn := way.dial(t)
+			conn := way.Dial(t)
 			_, _ = io.WriteString(conn, request)
 			synctest.Wait()
 			return func() error {
@@ -166,7 +148,7 @@ func TestCrowd(t *testing.T) {
 			t.Errorf("the one that is being answered: %v", err)
 		}
 		for began, request := time.Now(), ""; request != head; request = head {
-			conn := way.dial(t)
+			conn := way.Dial(t)
 			_, _ = io.WriteString(conn, request)
 			if n, err := conn.Read(make([]byte, 1)); n > 0 || time.Since(began) > 11*time.Second {
 				t.Errorf("%q: %d bytes, %v after %v", request, n, err, time.Since(began))
@@ -183,10 +165,10 @@ func TestCrowd(t *testing.T) {
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := NewServer(http.NotFoundHandler(), nil, slog.New(slog.DiscardHandler))
-		way := make(pipes)
+		way := make(pipes.Listener)
 		go srv.Serve(way)
 		t.Cleanup(func() { srv.Close() })
-		conn := way.dial(t)
+		conn := way.Dial(t)
 		for _, last := range []bool{false, true} {
 			if last {
 				srv.Drain()

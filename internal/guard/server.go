@@ -34,11 +34,9 @@ func NewServer(h http.Handler, cert *Certificate, log *slog.Logger) *Server {
 	s := &Server{cutOff: cutOff, log: log}
 	s.Server = http.Server{
 		Handler:           s.oneEnd(h),
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          logs.ForLibrary(log, slog.LevelWarn, "http server"),
-		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog:    logs.ForLibrary(log, slog.LevelWarn, "http server"),
+		BaseContext: func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if secured, ok := c.(*tls.Conn); ok {
 				c = secured.NetConn()

@@ -13,10 +13,9 @@ import (
 	"usher/internal/secret"
 )
 
-// A Certificate comes from two files that may be replaced while it is in use: each handshake looks at them again,
-// which costs little compared with the handshake. (Times and inodes do not show every change: files are rewritten in
-// place, and symlinks swapped.) While they cannot be used, such as a new certificate beside the old key, the last good
-// one stays in use.
+// A Certificate comes from two files that may be replaced while it is in use: each handshake reads them again, since
+// times and inodes do not show every change. While they cannot be used, such as a new certificate beside the old key,
+// the last good one stays in use.
 type Certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger

@@ -20,32 +20,25 @@ type Action struct {
 	Count int       `json:"count"`           // how many webhooks it touched
 }
 
-// queue queues the entry, or its new count, and returns the action as it is once that is written. Nil is an action that
-// nobody asked for: it has no entry.
-func (a *Action) queue(tx engine.Tx, now int64, touched int) (noted *Action) {
+// note writes the entry, or counts there how many webhooks it has touched. Nil is an action that nobody asked for: it has
+// no entry.
+func (a *Action) note(t *turn, touched int) {
 	if a == nil {
-		return nil
+		return
 	}
 	n := *a
 	if n.Count += touched; n.ID == 0 {
 		id := func(r engine.Row) error { return r.Scan(&n.ID) }
-		tx.Queue("action_add", id, now, withoutZero(a.Who), a.What, withoutZero(a.About), int64(touched))
+		t.tx.Queue("action_add", id, t.Now, withoutZero(a.Who), a.What, withoutZero(a.About), int64(touched))
 	} else {
-		tx.Queue("action_count", nil, int64(touched), n.ID)
+		t.tx.Queue("action_count", nil, int64(touched), n.ID)
 	}
-	return &n
-}
-
-// become makes an action what queue has returned, once that is committed.
-func (a *Action) become(noted *Action) {
-	if noted != nil {
-		*a = *noted
-	}
+	t.Then(func() { *a = n })
 }
 
 // Note writes the entry of an action that is no transaction, or counts there how many webhooks it has touched.
 func (s *Inbox) Note(a *Action, touched int) error {
-	_, err := act(s, work{by: a}, func(t *sqlTurn) (nothing, int, error) { return nothing{}, touched, nil })
+	_, err := act(s, op{}, a, func(t *turn) (struct{}, int, error) { return struct{}{}, touched, nil })
 	return err
 }
 

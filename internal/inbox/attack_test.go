@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 )
@@ -30,7 +29,7 @@ func TestSaysItOnce(t *testing.T) {
 		for n := range 2 {
 			d.RecordInvalid(context.Background(), d.invalid("t", fmt.Sprint("odd", n)))
 			w := d.hook("u", fmt.Sprint(n))
-			check(t, d.add(t.Context(), w).Err)
+			check(t, d.add(t.Context(), w))
 		}
 		d.until("up", func() bool { return beats.Load() > 1 })
 		d.shut()
@@ -61,7 +60,7 @@ func TestGivenUpMeanwhile(t *testing.T) {
 		d.take("t", "first")
 		d.idle("t")
 		armed.Store(true)
-		if a := d.add(ctx, d.hook("t", "A")); a.Err == nil {
+		if d.add(ctx, d.hook("t", "A")) == nil {
 			t.Fatal("it was to be given up")
 		}
 		close(gone)
@@ -138,15 +137,15 @@ func TestWarningInAnotherLanguage(t *testing.T) {
 	d.idle("t")
 	standby.Pause()
 	defer standby.Resume()
-	answer := make(chan lane.Answer, 1)
+	answer := make(chan error, 1)
 	go func() { answer <- d.add(t.Context(), d.hook("t", "A")) }()
 	d.until("a commit waits for the standby", func() bool {
 		return server.Exec(t, `SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
 			WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'`) != "0"
 	})
 	d.until("it can be seen", func() bool { return d.states("t") != "delivered" })
-	if a := <-answer; a.Err == nil {
-		t.Errorf("answered %+v, though no standby has it", a)
+	if <-answer == nil {
+		t.Error("it was answered 200, though no standby has it")
 	}
 }
 
@@ -217,7 +216,7 @@ func TestClockGoesBackAfterADeath(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	wire := pgtest.Cut(t, must(url.Parse(dsn))(t).Host)
-	lease := func(c *setup) { c.LeaseTime = 2 * time.Second }
+	lease := func(c *setup) { c.LeaseExtra = 2 * time.Second }
 	b := newDesk(t, inDatabase(t, dsn), lease)
 	b.ahead.Store(int64(5 * time.Minute))
 	a := newDesk(t, inDatabase(t, wire.Through(dsn)), lease, func(c *setup) {
@@ -243,10 +242,10 @@ func TestClockJumpsBeforeAnIntake(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Schema(t)
 	// It ends between two of the writer's ticks, which would notice the jump, too.
-	lease := func(c *setup) { c.LeaseTime = 4500 * time.Millisecond }
+	lease := func(c *setup) { c.LeaseExtra = 4500 * time.Millisecond }
 	one := newDesk(t, inDatabase(t, dsn), lease)
 	two := newDesk(t, inDatabase(t, dsn), lease, func(c *setup) { c.Receivers, c.ahead = one.cfg.Receivers, one.ahead })
-	two.until("leases may be taken over", func() bool { return two.Ready() && two.clock.mayTakeOver(two.leaseTime) })
+	two.until("leases may be taken over", func() bool { return two.Ready() && two.clock.mayTakeOver(two.cfg.LongestLease()) })
 	release := one.main.hang("t")
 	one.take("t", "A")
 	one.untilTried("t", 1)

@@ -23,6 +23,7 @@ type CatchUpRun struct {
 	lane.LogRun
 	Newest time.Time // the newest event of the last complete run; zero: none was complete
 	Left   time.Time // the oldest event that it left; zero: it left none
+	mark   mark
 }
 
 // catchUpTurn is how long a replica may be silent while it reads the log. Nothing depends on it: it saves the service
@@ -34,29 +35,22 @@ var ErrCatchUpElsewhere = errors.New("another replica reads the webhook log")
 
 // BeginCatchUp begins a run. Read the log after that.
 func (s *Inbox) BeginCatchUp(ctx context.Context) (*CatchUpRun, error) {
-	highest := int64(0)
-	err := s.read(ctx, func(tx engine.Tx) error {
-		tx.Queue("highest_last", func(row engine.Row) error { return row.Scan(&highest) })
-		return tx.Send()
-	})
-	if err != nil {
-		return nil, err
-	}
-	var denied error
-	r, err := do(ctx, s, work{numbers: 1, above: highest}, func(t *sqlTurn) *CatchUpRun {
-		r := &CatchUpRun{LogRun: lane.LogRun{Mark: t.NextNumber(), Began: t.Time()}}
-		denied = ErrCatchUpElsewhere
+	r, err := do(ctx, s, op{numbered: true}, func(t *turn) (*CatchUpRun, error) {
+		r := &CatchUpRun{LogRun: lane.LogRun{Mark: t.NewNumber(), Began: t.Time()}}
+		err := error(ErrCatchUpElsewhere)
 		t.tx.Queue("catch_up_begin", func(row engine.Row) error {
 			var newest, left int64
-			err := row.Scan(&newest, &left)
+			err = row.Scan(&newest, &left)
 			r.Newest, r.Left, r.First = momentOrZero(newest), momentOrZero(left), newest == 0
-			denied = nil
 			return err
-		}, t.Now, t.Now+clock.Micros(catchUpTurn))
+		}, t.Now, t.after(catchUpTurn))
+		var last mark
+		queueLine(t.tx, &last)
 		t.send()
-		return r
+		r.mark = mark{r.Mark, last.era}
+		return r, err
 	})
-	return r, errors.Join(err, denied)
+	return r, err
 }
 
 // A LoggedWebhook is the newest of its tenant in the log.
@@ -84,7 +78,7 @@ func (s *Inbox) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook)
 		return done, nil
 	}
 	logged := make([]*lane.Logged, len(all))
-	var w work
+	o := op{makes: true, snapshots: true}
 	for n, l := range all {
 		header := http.Header{"Content-Type": {"application/json"}, sourceHeader: {lane.SourceCatchUp}}
 		hook, faults := webhookgate.ReadSnapshot(s.cfg.Content, header, l.Body, s.cfg.Receivers)
@@ -99,16 +93,15 @@ func (s *Inbox) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook)
 			continue
 		}
 		in := &lane.Logged{Incoming: arriving(hook), Settled: l.Settled, Accepted: l.Accepted}
-		in.Source, in.Later = lane.SourceCatchUp, true
+		in.Source = lane.SourceCatchUp
 		logged[n] = in
-		w.known = append(w.known, hook.Lane)
-		w.snapshots = append(w.snapshots, hook.Lane)
-		w.digests = append(w.digests, in.Digest)
-		w.bytes += in.Size
+		o.lanes, o.digests = append(o.lanes, hook.Lane), append(o.digests, in.Digest)
+		o.size += in.Size
 	}
-	w.numbers = int64(len(w.known))
-	w.lanes, w.known = w.known, nil
-	result, err := do(ctx, s, w, func(t *sqlTurn) []CaughtUp {
+	return do(ctx, s, o, func(t *turn) ([]CaughtUp, error) {
+		if err := t.checkMark(r.mark); err != nil {
+			return nil, err
+		}
 		done := append([]CaughtUp{}, done...) // a transaction may run again
 		for n, in := range logged {
 			if in == nil || t.copies[string(in.Digest)] != nil {
@@ -116,24 +109,21 @@ func (s *Inbox) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook)
 			}
 			in := *in
 			in.Made = t.Now - clock.Micros(all[n].Age)
-			a, left := t.Lanes[in.LaneName].CatchUp(&in, &r.LogRun)
-			done[n].ID, done[n].Left = a.ID, left
-			if a.ID != 0 {
-				t.Then(func() { s.cfg.Changed(in.Tenant) })
+			a, left := t.Lanes[in.LaneName].CatchUp(&in, t.known[in.LaneName], &r.LogRun)
+			if done[n].Left = left; a.Taken != nil {
+				t.Then(func() { done[n].ID = a.Taken.ID; s.cfg.Changed(in.Tenant) })
 			}
 		}
-		t.tx.Queue("catch_up_go_on", nil, t.Now+clock.Micros(catchUpTurn))
-		t.Then(s.wakeCourier)
-		return done
+		t.tx.Queue("catch_up_go_on", nil, t.after(catchUpTurn))
+		return done, nil
 	})
-	return result, err
 }
 
 // AbandonCatchUp says that a run has failed: another one may begin.
 func (s *Inbox) AbandonCatchUp() {
-	_, _ = do(s.run, s, work{}, func(t *sqlTurn) nothing {
+	_, _ = do(s.run, s, op{}, func(t *turn) (struct{}, error) {
 		t.tx.Queue("catch_up_go_on", nil, int64(0))
-		return nothing{}
+		return struct{}{}, nil
 	})
 }
 
@@ -157,25 +147,15 @@ func (s *Inbox) recordLogged(ctx context.Context, header http.Header, body []byt
 // EndCatchUp says that the log was read completely: its newest event, and the oldest one that was left; zero: none was.
 // settled: nothing differs any more, so that nothing is missed that came before the run.
 func (s *Inbox) EndCatchUp(ctx context.Context, r *CatchUpRun, newest, left time.Time, settled bool) error {
-	micros := func(at time.Time) int64 {
-		if at.IsZero() {
-			return 0
-		}
-		return at.UnixMicro()
-	}
 	if newest.Before(r.Newest) {
 		newest = r.Newest
 	}
-	_, err := do(ctx, s, work{}, func(t *sqlTurn) nothing {
-		t.tx.Queue("catch_up_end", nil, max(1, micros(newest)), micros(left))
+	_, err := do(ctx, s, op{}, func(t *turn) (struct{}, error) {
+		t.tx.Queue("catch_up_end", nil, max(1, microsOrZero(newest)), microsOrZero(left))
 		if settled {
-			t.tx.Queue("missed_end", nil, r.Began.UnixMicro(), t.Now)
-			t.Then(func() { s.endMissed(s.ours(r.Began)) })
+			t.endMissed(r.Began)
 		}
-		return nothing{}
+		return struct{}{}, nil
 	})
-	if settled && err == nil {
-		s.changed()
-	}
 	return err
 }

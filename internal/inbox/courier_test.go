@@ -5,16 +5,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"usher/internal/lane"
+	"usher/internal/inbox/engine"
 	"usher/internal/lane/state"
 	"usher/internal/receiver"
-	"usher/webhookgate"
+	"usher/internal/testkit/pgtest"
 )
 
 // pauses returns the times between a tenant's tries.
@@ -28,103 +26,69 @@ func (k *taker) pauses(tenant string) (all []time.Duration) {
 
 func TestTries(t *testing.T) {
 	t.Parallel()
-	four := func(c *setup) { c.MaxTries = 4 }
-	inBubble(t, "pauses double from 1 s to 5 min", func(t *testing.T, d *desk) {
+	hour := func(c *setup) { c.ParkAfter = time.Hour }
+	inBubble(t, "the time between them doubles, up to five minutes", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
 		d.take("t", "A")
-		time.Sleep(112 * time.Second)
-		want := "[100ms 200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s 25.6s 30s 30s]"
-		d.want("a tenth of the pauses", fmt.Sprint(d.main.pauses("t")), want)
-		s := d.list("t")[0]
-		if s.State != state.Waiting || s.Tries != 12 || len(s.Tried) != 12 || s.Tried[0].Status != 500 {
-			t.Errorf("%+v", s)
-		}
-	}, func(c *setup) { c.Jitter = func(d time.Duration) time.Duration { return d / 10 } })
-	inBubble(t, "parked after so many tries", func(t *testing.T, d *desk) {
-		for _, code := range []int{500, 401, 404, 408, 425, 429, 301, 501} {
-			tenant := fmt.Sprint("t", code)
-			d.main.set(tenant, status(code))
-			d.take("well", tenant) // the receiver does not fail for everybody
-			time.Sleep(time.Millisecond)
-			d.take(tenant, "A")
-		}
-		for n := range 80 { // it counts only if another tenant's was accepted since the try before
-			d.take("well", fmt.Sprint(n))
-			time.Sleep(time.Second / 10)
-		}
-		for _, e := range slices.DeleteFunc(d.list(""), func(e *lane.Webhook) bool { return e.Tenant == "well" }) {
-			if e.State != state.Parked || e.Tries != 4 || e.Why != "too many failed tries (USHER_WEBHOOK_INBOX_TRIES)" {
-				t.Errorf("%+v", e.Status)
-			}
-		}
-	}, four)
-	inBubble(t, "four answers park at once", func(t *testing.T, d *desk) {
-		for _, code := range []int{400, 410, 413, 422} {
-			d.main.set(fmt.Sprint("t", code), status(code))
-			d.take(fmt.Sprint("t", code), "A")
-		}
-		time.Sleep(time.Second)
-		for _, e := range d.list("") {
-			if e.State != state.Parked || e.Tries != 1 {
-				t.Errorf("%+v", e.Status)
-			}
+		time.Sleep(15 * time.Minute)
+		d.want("pauses", fmt.Sprint(d.main.pauses("t")), "[1s 2s 4s 8s 16s 32s 1m4s 2m8s 4m16s 5m0s]")
+	})
+	inBubble(t, "Retry-After is kept, for an hour at most", func(t *testing.T, d *desk) {
+		for asked, waits := range map[string]time.Duration{"7": 7 * time.Second, "0": time.Second, "90000": time.Hour} {
+			d.main.set("t"+asked, func(n int) *http.Response {
+				if n > 1 {
+					return status(200)(n)
+				}
+				return status(503, "Retry-After", asked)(n)
+			})
+			d.take("t"+asked, "A")
+			time.Sleep(2 * time.Hour)
+			d.want("asked for "+asked, fmt.Sprint(d.main.pauses("t"+asked)), fmt.Sprint([]time.Duration{waits}))
 		}
 	})
-	inBubble(t, "a receiver that is down counts towards the age alone", func(t *testing.T, d *desk) {
-		for n, code := range []int{0, 502, 503, 504} {
-			d.main.set(fmt.Sprint("t", n), answers(code))
-			d.take(fmt.Sprint("t", n), "A")
+	inBubble(t, "what the receiver will not take is parked at once", func(t *testing.T, d *desk) {
+		for _, code := range []int{400, 410, 413, 422, 401, 404, 408, 429, 500, 0} {
+			tenant := fmt.Sprint("t", code)
+			d.main.set(tenant, answers(code))
+			d.take(tenant, "A")
+			time.Sleep(10 * time.Millisecond)
+			want := "waiting"
+			if slices.Contains([]int{400, 410, 413, 422}, code) {
+				want = "parked"
+			}
+			d.want(tenant, d.states(tenant), want)
 		}
-		release := d.main.hang("hangs")
-		defer release()
-		d.take("hangs", "A")
-		d.take("hangs", "B")
-		time.Sleep(50 * time.Second)
-		d.want("for so long", d.states(""), "waiting waiting waiting waiting waiting waiting")
-		time.Sleep(3 * time.Minute)
-		d.want("then", d.states(""), "parked parked parked parked superseded parked")
-		if e := d.list("t0")[0]; e.Counted != 0 || e.Tries < 5 || e.Why != "older than USHER_WEBHOOK_INBOX_MAX_AGE" {
-			t.Errorf("%+v", e.Status)
-		}
-	}, func(c *setup) { c.MaxAge, c.MaxTries = time.Minute, 5 })
-	inBubble(t, "too old, but hardly tried", func(t *testing.T, d *desk) {
-		check(t, d.Pause(Pause{}))
-		d.take("t", "A")
-		time.Sleep(time.Hour) // a long pause, or an import of what is old
-		d.main.set("t", status(503))
-		must(d.Resume(Pause{}))(t)
-		time.Sleep(50 * time.Second)
-		d.want("its age counts from the first try", d.states("t"), "waiting")
-		time.Sleep(5 * time.Minute)
-		d.want("then", d.states("t"), "parked")
-	}, func(c *setup) { c.MaxAge, c.MaxTries = time.Minute, 5 })
-	inBubble(t, "a clock that jumps ahead parks nothing that was hardly tried", func(t *testing.T, d *desk) {
+	})
+	inBubble(t, "parked after an hour beside others that are accepted", func(t *testing.T, d *desk) {
 		d.main.set("t", status(500))
-		d.take("t", "A", "B")
-		time.Sleep(5 * time.Second)
-		d.ahead.Store(int64(40 * 24 * time.Hour))
-		time.Sleep(10 * time.Second)
-		d.want("a failed try later", d.states("t"), "waiting waiting")
+		d.take("t", "A")
+		time.Sleep(10 * time.Hour)
+		d.want("nobody's are accepted", d.states("t"), "waiting")
+		for range 50 {
+			d.take("well", fmt.Sprint(time.Now()))
+			time.Sleep(time.Minute)
+		}
+		d.want("beside others, not long enough", d.states("t"), "waiting")
+		for range 20 {
+			d.take("well", fmt.Sprint(time.Now()))
+			time.Sleep(time.Minute)
+		}
+		d.want("long enough", d.states("t"), "parked")
 		d.main.set("t", nil)
-		time.Sleep(5 * time.Minute)
-		d.want("in order", fmt.Sprint(d.main.got("t")), "[A B]")
-	}, func(c *setup) { c.MaxAge = 72 * time.Hour })
-	inBubble(t, "a redelivery has a fresh count and a fresh age", func(t *testing.T, d *desk) {
-		d.main.set("t", status(500))
-		d.take("well", "A")
-		time.Sleep(time.Millisecond)
-		d.take("t", "A")
-		for n := range 80 {
-			d.take("well", fmt.Sprint(n))
-			time.Sleep(time.Second / 10)
-		}
-		d.want("parked", d.states("t"), "parked")
 		check(t, d.Redeliver(d.nth("t", 1), false))
-		time.Sleep(2 * time.Second)
-		if e := d.list("t")[0]; e.State != state.Waiting || e.Tries != 2 || e.Redelivered.IsZero() {
-			t.Errorf("%+v", e.Status)
+		time.Sleep(time.Second)
+		if e := d.list("t")[0]; e.State != state.Delivered || e.Tries != 1 {
+			t.Errorf("sent again: %+v", e.Status)
 		}
-	}, four)
+	}, hour)
+	inBubble(t, "not while nobody else is accepted any more", func(t *testing.T, d *desk) {
+		d.main.set("t", status(500))
+		d.take("t", "A")
+		time.Sleep(time.Second)
+		d.take("well", "A")
+		time.Sleep(10 * time.Hour)
+		d.want("after the last acceptance it is the receiver", d.states("t"), "waiting")
+	}, hour)
 	inBubble(t, "what waits is tried now when somebody sends it again", func(t *testing.T, d *desk) {
 		d.main.set("t", answers(500, 500, 500, 500, 500, 500, 500, 200))
 		d.take("t", "A")
@@ -136,350 +100,120 @@ func TestTries(t *testing.T) {
 			t.Errorf("%d tries after %d: %s", got, before, d.states("t"))
 		}
 	})
-	inBubble(t, "Retry-After is kept", func(t *testing.T, d *desk) {
-		for asked, waits := range map[string]time.Duration{
-			"0":      time.Second,
-			"30":     30 * time.Second,
-			"172800": time.Hour,
-		} {
-			for _, code := range []int{429, 503, 500} {
-				tenant := fmt.Sprint(asked, "-", code)
-				d.main.set(tenant, func(n int) *http.Response {
-					return status([]int{code, 200}[min(n, 2)-1], "Retry-After", asked)(n)
-				})
-				d.take(tenant, "A")
-				time.Sleep(time.Millisecond)
-				if e := d.list(tenant)[0]; e.Next.Sub(e.Tried[0].At) != waits {
-					t.Errorf("%s: next %v after %v", tenant, e.Next, e.Tried[0].At)
-				}
+}
+
+// After an outage nobody waits for a backoff: the first success after five seconds without one makes due what has failed.
+func TestOutageIsOver(t *testing.T) {
+	t.Parallel()
+	{
+		inBubble(t, "after ten minutes", func(t *testing.T, d *desk) {
+			d.take("before", "A")
+			d.main.set("", status(503))
+			d.main.set("asked", status(503, "Retry-After", "3000"))
+			d.take("asked", "A")
+			for n := range 1000 {
+				d.take(fmt.Sprint("t", n), "A")
+			}
+			time.Sleep(10 * time.Minute)
+			d.main.set("", nil)
+			d.main.set("asked", nil)
+			if took := d.waitFor("t", 1000, 6*time.Minute); took > 5*time.Minute+5*time.Second {
+				t.Errorf("the first of them came back after five minutes at most, and the last after %v", took)
+			}
+			first, last := time.Duration(1<<62), time.Duration(0)
+			for n := range 1000 {
+				all := d.main.tried(fmt.Sprint("t", n))
+				at := time.Since(all[len(all)-1].at)
+				first, last = min(first, at), max(last, at)
+			}
+			if last-first > 5*time.Second {
+				t.Errorf("between the first and the last are %v", last-first)
+			}
+			d.want("who asked for a later time", d.states("asked"), "waiting")
+		})
+	}
+}
+
+// Tenants that always fail keep others waiting for some seconds at most, and do not fill the places.
+func TestHealthyBesideFailing(t *testing.T) {
+	t.Parallel()
+	inBubble(t, "500", func(t *testing.T, d *desk) {
+		d.main.delay = 5 * time.Millisecond
+		for n := range 500 {
+			d.main.set(fmt.Sprint("ill", n), status(500))
+		}
+		for n := range 500 {
+			d.take(fmt.Sprint("ill", n), "A")
+			if n%5 == 0 {
+				d.take(fmt.Sprint("well", n), "A")
 			}
 		}
-		time.Sleep(35 * time.Second)
-		for _, code := range []int{429, 503, 500} {
-			pauses := d.main.pauses(fmt.Sprint("30-", code))
-			if len(pauses) != 1 || pauses[0] < 30*time.Second || pauses[0] > 31*time.Second {
-				t.Errorf("%d: tried again after %v", code, pauses)
+		began := time.Now()
+		for time.Since(began) < 30*time.Second {
+			tenant := fmt.Sprint("well", time.Now().UnixMilli())
+			d.take(tenant, "A")
+			at := time.Now()
+			d.until(tenant, func() bool { return len(d.main.got(tenant)) == 1 })
+			if took := time.Since(at); took > 2*time.Second {
+				t.Fatalf("%s waited for %v", tenant, took)
 			}
-			d.want("not yet", fmt.Sprint(len(d.main.tried(fmt.Sprint("172800-", code)))), "1")
+			time.Sleep(200 * time.Millisecond)
 		}
 	})
-	inBubble(t, "the pauses go on after a restart", func(t *testing.T, d *desk) {
-		d.main.set("t", status(500))
-		d.take("t", "A")
-		time.Sleep(40 * time.Second)
-		before := len(d.main.tried("t"))
-		for range 5 {
-			d.restart()
+	inBubble(t, "they hang", func(t *testing.T, d *desk) {
+		d.places(8)
+		for n := range 40 {
+			defer d.main.hang(fmt.Sprint("ill", n))()
+			d.take(fmt.Sprint("ill", n), "A")
+		}
+		time.Sleep(2 * time.Minute) // each has hung once: one timeout for each eight of them
+		for range 100 {
+			tenant := fmt.Sprint("well", time.Now().UnixMilli())
+			d.take(tenant, "A")
 			time.Sleep(time.Second)
-		}
-		if n := len(d.main.tried("t")) - before; n > 1 {
-			t.Errorf("%d tries more", n)
-		}
-	})
-	inBubble(t, "a tenant in a row, then others", func(t *testing.T, d *desk) {
-		d.places(1)
-		d.main.delay = 10 * time.Millisecond
-		for n := range 100 {
-			d.take("many", fmt.Sprint(n))
-		}
-		d.take("one", "A")
-		time.Sleep(time.Minute)
-		all := d.main.got("")
-		if n := slices.Index(all, "one:A"); n < 0 || n > 40 {
-			t.Errorf("the other tenant's was number %d", n)
-		}
-		d.want("delivered", fmt.Sprint(len(d.main.got("many"))), "100")
-		if !slices.IsSortedFunc(d.main.tried("many"), func(a, b aTry) int { return len(a.body) - len(b.body) }) {
-			t.Errorf("not in order: %v", d.main.got("many"))
-		}
-	})
-	inBubble(t, "never more at once than it has places", func(t *testing.T, d *desk) {
-		d.main.delay = time.Second
-		for n := range 100 {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(4 * time.Second)
-		if d.main.mostAtOnce() != 32 || len(d.main.got("")) < 96 {
-			t.Errorf("%d at once, %d delivered in 4 s", d.main.mostAtOnce(), len(d.main.got("")))
+			if len(d.main.got(tenant)) == 0 {
+				t.Fatalf("%s waits: the failed ones have all places", tenant)
+			}
 		}
 	})
 }
 
-func TestOutages(t *testing.T) {
+// The lane that waits longest goes first, whatever its platform, and none waits for as long as more come.
+func TestInTurn(t *testing.T) {
 	t.Parallel()
-	inBubble(t, "probed and not hammered, and all at once when it is back", func(t *testing.T, d *desk) {
-		const tenants = 100
-		d.main.set("", unreachable)
-		d.main.delay = 10 * time.Millisecond
-		for n := range tenants {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(10 * time.Second)
-		// Those that began together may all know already that it fails for everybody.
-		before, said := len(d.main.tried("")), d.log.String()
-		time.Sleep(20 * time.Second)
-		if n := len(d.main.tried("")) - before; n < 18 || n > 22 {
-			t.Errorf("%d tries in 20 s of outage", n)
-		}
-		later := d.log.String()[len(said):] // from now on nobody knows when which one is tried
-		if !strings.Contains(later, "will retry") || strings.Contains(later, "next_try=") {
-			t.Errorf("%s\nlater\n%s", said, later)
-		}
-		if !d.trickles("main") {
-			t.Error("it does not count as down")
-		}
-		d.main.set("", nil)
-		back := time.Now()
-		for len(d.main.got("")) < tenants {
-			time.Sleep(100 * time.Millisecond)
-			if time.Since(back) > 5*time.Second {
-				t.Fatalf("only %d delivered in 5 s", len(d.main.got("")))
-			}
-		}
-		if d.main.mostAtOnce() > 32 {
-			t.Errorf("%d at once", d.main.mostAtOnce())
-		}
-	})
-	inBubble(t, "after ten minutes it is asked each five seconds", func(t *testing.T, d *desk) {
-		slow(t)
-		d.main.set("", unreachable)
-		for n := range 20 {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(11 * time.Minute)
-		before := len(d.main.tried(""))
-		time.Sleep(2 * time.Minute)
-		if n := len(d.main.tried("")) - before; n < 22 || n > 26 {
-			t.Errorf("%d tries in two minutes", n)
-		}
-		d.main.set("", nil)
-		time.Sleep(6 * time.Second)
-		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
-	})
-	inBubble(t, "the one that was tried longest ago is probed", func(t *testing.T, d *desk) {
-		costly(t)
-		const tenants = 12
-		d.main.set("", unreachable)
-		for n := range tenants {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(10 * time.Second)
-		before := len(d.main.tried(""))
-		time.Sleep(10 * tenants * time.Second)
-		tried := make(map[string]int)
-		for _, try := range d.main.tried("")[before:] {
-			tried[try.tenant]++
-		}
-		for n := range tenants {
-			if times := tried[fmt.Sprint("t", n)]; times < 9 || times > 11 {
-				t.Errorf("t%d was tried %d times in ten rounds", n, times)
-			}
-		}
-	})
-	inBubble(t, "a single tenant learns soon that it is back", func(t *testing.T, d *desk) {
-		d.main.set("", unreachable)
-		d.take("t", "A")
-		time.Sleep(3 * time.Minute) // its own pause is longer than two
-		d.main.set("", nil)
-		time.Sleep(6 * time.Second)
-		d.want("delivered", fmt.Sprint(d.main.got("t")), "[A]")
-	})
-	inBubble(t, "also if nobody is left who found it down", func(t *testing.T, d *desk) {
-		d.main.set("ill", status(500, "Retry-After", "60"))
-		d.take("ill", "A")
-		time.Sleep(time.Second)
-		d.main.set("", unreachable)
-		for n := range 20 {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(20 * time.Second)
-		if !d.trickles("main") {
-			t.Error("it does not count as down")
-		}
-		for n := range 20 {
-			check(t, d.Discard(d.nth(fmt.Sprint("t", n), 1)))
-		}
-		d.main.set("", nil)
-		d.main.set("ill", nil)
-		time.Sleep(time.Minute)
-		d.want("delivered", fmt.Sprint(d.main.got("ill")), "[A]")
-	})
-	inBubble(t, "retries that are due go at full speed", func(t *testing.T, d *desk) {
-		costly(t)
-		d.places(1)
-		d.main.set("", unreachable)
-		for n := range 40 {
-			d.take(fmt.Sprint("t", n), "A", "B")
-		}
-		time.Sleep(2 * time.Minute)
-		d.shut()
-		time.Sleep(5 * time.Minute) // each is due
-		d.main.set("", nil)
-		d.main.delay = 10 * time.Millisecond
-		d.start() // and does not know that the receiver was down
-		time.Sleep(10 * time.Second)
-		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "80")
-	})
-	inBubble(t, "whatever it answers it is back", func(t *testing.T, d *desk) {
-		d.main.set("", unreachable)
-		for n := range 20 {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(time.Minute)
-		d.main.set("", nil)
-		d.main.set("ill", status(500))
-		d.take("ill", "A")
-		time.Sleep(6 * time.Second)
-		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
-	})
-	inBubble(t, "an ill tenant hides nothing", func(t *testing.T, d *desk) {
-		d.main.set("ill", status(500))
-		d.take("ill", "A")
-		time.Sleep(2 * time.Minute)
-		d.main.set("ill", nil)
-		d.main.set("", unreachable)
-		d.take("well", "A")
-		time.Sleep(2 * time.Minute)
-		d.main.set("", nil)
-		d.main.set("ill", status(500))
-		time.Sleep(6 * time.Second)
-		d.want("delivered", fmt.Sprint(d.main.got("well")), "[A]")
-	})
-	inBubble(t, "healthy tenants do not wait behind failing ones", func(t *testing.T, d *desk) {
-		costly(t)
-		for n := range 40 {
-			d.main.set(fmt.Sprint("bad", n), status(503))
-			d.take(fmt.Sprint("bad", n), "A")
-		}
-		time.Sleep(45 * time.Second) // each has failed
-		var worst time.Duration
-		for n := range 25 {
-			tenant, sent := fmt.Sprint("good", n), time.Now()
-			d.take(tenant, "A")
-			for len(d.main.got(tenant)) == 0 {
-				time.Sleep(10 * time.Millisecond)
-				if time.Since(sent) > 10*time.Second {
-					t.Fatalf("%s is not delivered", tenant)
-				}
-			}
-			worst = max(worst, time.Since(sent))
-			time.Sleep(300 * time.Millisecond)
-		}
-		if worst > 2*time.Second {
-			t.Errorf("one waited for %v", worst)
-		}
-	})
-	inBubble(t, "those that hang take half of the places at most", func(t *testing.T, d *desk) {
-		costly(t)
+	inBubble(t, "for long", func(t *testing.T, d *desk) {
+		d.main.delay = time.Second
 		d.places(8)
-		for n := range 40 {
-			defer d.main.hang(fmt.Sprint("bad", n))()
-			d.take(fmt.Sprint("bad", n), "A")
+		for n := range 90 * 10 { // in 90 s; it takes 8 in a second
+			d.take(fmt.Sprint("p", n%3, "/t", n), "A")
+			time.Sleep(time.Second / 10)
 		}
-		time.Sleep(3 * time.Minute) // each of them has failed
-		late := 0
-		for n := range 25 {
-			tenant, sent := fmt.Sprint("good", n), time.Now()
-			d.take(tenant, "A")
-			for len(d.main.got(tenant)) == 0 {
-				time.Sleep(10 * time.Millisecond)
-				if time.Since(sent) > time.Minute {
-					t.Fatalf("%s is not delivered", tenant)
-				}
+		for n := range 20 * 10 {
+			if tenant := fmt.Sprint("t", n); len(d.main.tried(tenant)) == 0 {
+				t.Errorf("%s waits for more than 70 s, but %d others were tried", tenant, len(d.main.tried("")))
+				break
 			}
-			if n > 0 && time.Since(sent) > 2*time.Second { // the first may find the receiver down
-				late++
-			}
-			time.Sleep(time.Second)
-		}
-		if late > 2 { // the wave that follows the first success may take all places once
-			t.Errorf("%d of 24 waited for longer than two seconds", late)
 		}
 	})
-	inBubble(t, "a healthy tenant does not wait for all that were leased before it hung", func(t *testing.T, d *desk) {
-		d.places(4)
-		for n := range 40 {
-			defer d.main.hang(fmt.Sprint("bad", n))()
-			d.take(fmt.Sprint("bad", n), "A")
-			time.Sleep(time.Millisecond) // one of them comes last
-		}
-		d.take("good", "A")
-		time.Sleep(20*time.Second + 100*time.Millisecond) // two timeouts
-		d.want("delivered", fmt.Sprint(d.main.got("good")), "[A]")
-	})
-	inBubble(t, "what was leased before it went down is not tried", func(t *testing.T, d *desk) {
-		d.main.set("", unreachable)
-		d.main.delay = 10 * time.Millisecond
-		for n := range 300 {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(3 * time.Second)
-		if n := len(d.main.tried("")); n > 90 { // 32 places, and ten a second
-			t.Errorf("%d tries in three seconds", n)
-		}
-	})
-	inBubble(t, "a tenant with a trouble of its own keeps its pauses", func(t *testing.T, d *desk) {
-		d.main.set("bad", status(500))
-		d.take("bad", "A")
-		for n := range 100 {
-			d.take("good", fmt.Sprint(n))
-			time.Sleep(time.Second)
-		}
-		if n := len(d.main.tried("bad")); n < 7 || n > 8 || len(d.main.got("good")) != 100 {
-			t.Errorf("%d tries of the bad one, %d delivered", n, len(d.main.got("good")))
-		}
-	})
-	inBubble(t, "a receiver that is down keeps its Retry-After", func(t *testing.T, d *desk) {
-		d.main.set("", status(503, "Retry-After", "60"))
-		for n := range 10 {
-			d.take(fmt.Sprint("t", n), "A")
-		}
-		time.Sleep(125 * time.Second)
-		if n := len(d.main.tried("")); n < 25 || n > 35 {
-			t.Errorf("%d tries of ten tenants in two minutes", n)
-		}
-	})
-	inBubble(t, "an outage is said once", func(t *testing.T, d *desk) {
-		d.main.set("", unreachable)
+}
+
+// Large bodies are in memory one after the other, and all arrive.
+func TestLargeBodies(t *testing.T) {
+	t.Parallel()
+	inBubble(t, "more than there is room for", func(t *testing.T, d *desk) {
+		check(t, d.Pause(Pause{}))
+		body := strings.Repeat("x", 100<<10)
 		for n := range 20 {
-			d.take(fmt.Sprint("t", n), "A")
+			d.take(fmt.Sprint("t", n), body)
 		}
-		time.Sleep(time.Minute)
-		d.main.set("", nil)
-		time.Sleep(time.Minute)
-		for _, line := range []string{
-			`level=WARN msg="receiver fails for everybody, trying a few deliveries a second" receiver=main`,
-			`level=INFO msg="receiver answers again" receiver=main`,
-		} {
-			if n := strings.Count(d.log.String(), line); n != 1 {
-				t.Errorf("%s: %d times", line, n)
-			}
+		d.main.delay = time.Second
+		must(d.Resume(Pause{}))(t)
+		time.Sleep(30 * time.Second)
+		d.want("delivered", fmt.Sprint(len(d.main.got(""))), "20")
+		if most := d.main.mostAtOnce(); most < 2 || most > 6 {
+			t.Errorf("%d at once", most)
 		}
-	})
-	all := []*taker{newTaker("well", 2, "well"), newTaker("rejects", 2, "rejects"), newTaker("hangs", 2, "hangs")}
-	inBubble(t, "receivers do not wait for each other", func(t *testing.T, d *desk) {
-		all[0].delay, all[2].delay = 100*time.Millisecond, time.Hour
-		all[1].set("", unreachable)
-		for n := range 20 {
-			for _, name := range []string{"well", "rejects", "hangs", "nobody", ""} {
-				d.take(name+"/"+fmt.Sprint("t", n), name)
-			}
-		}
-		time.Sleep(time.Second + 50*time.Millisecond)
-		d.want("delivered in a second", fmt.Sprint(len(all[0].got(""))), "20")
-		time.Sleep(5 * time.Second)
-		s := d.Stats()
-		for name, pending := range map[string]int{"well": 0, "rejects": 20, "hangs": 20, "": 40} {
-			if r := s.Receivers[name]; r.Pending != pending || d.trickles(name) != (name == "rejects") {
-				t.Errorf("%s: %+v", name, r)
-			}
-		}
-		all[1].set("", nil)
-		time.Sleep(10 * time.Second)
-		d.want("delivered by who is back", fmt.Sprint(len(all[1].got(""))), "20")
-	}, func(c *setup) {
-		c.Receivers = receiver.NewSet(all[0].Receiver, all[1].Receiver, all[2].Receiver)
-	})
+	}, func(c *setup) { c.Limits.Bodies = 400 << 10 })
 }
 
 func TestEnds(t *testing.T) {
@@ -645,207 +379,13 @@ func TestEraseWaits(t *testing.T) {
 	})
 }
 
-// A webhook that has a place, but no room for its body, does not wait for webhooks that have their body in memory,
-// but no place.
-func TestBodiesDoNotWaitForPlaces(t *testing.T) {
-	t.Parallel()
-	one := newTaker(receiver.Main, 1)
-	d := newDesk(t, inFile(t, newFile(t)), little, func(c *setup) { c.Receivers = receiver.NewSet(one.Receiver) })
-	body := func(percent int) string { return strings.Repeat("x", int(d.cfg.Limits.Bodies)*percent/100) }
-	release := one.hang("a")
-	d.take("a", body(47))
-	d.until("a is under way", func() bool { return len(one.tried("a")) == 1 })
-	d.take("b", body(63)) // more than there is room for beside a: it is claimed, and read when it has its place
-	d.until("b is claimed", func() bool {
-		d.courier.mu.Lock()
-		defer d.courier.mu.Unlock()
-		return len(d.courier.leases) == 2
-	})
-	d.take("c", body(47)) // stored in memory
-	release()
-	d.idle("")
-}
-
-// The courier ends while one transaction has its last outcome, and gives a lease for another webhook.
-func TestLeaseWhileItEnds(t *testing.T) {
-	t.Parallel()
-	path := newFile(t)
-	synctest.Test(t, func(t *testing.T) {
-		h := newHeld()
-		var after atomic.Pointer[func()] // is called after each transaction
-		d := newDesk(t, inFile(t, path), between(intercepted{write: func(run func(failure error) error) error {
-			err := h.write(run)
-			if f := after.Load(); f != nil {
-				(*f)()
-			}
-			return err
-		}}))
-		for n := range 10 {
-			tried := len(d.main.tried("t"))
-			release := d.main.hang("t")
-			d.take("t", fmt.Sprint(n))
-			d.untilTried("t", tried+1)
-			c, ended := d.courier, make(chan struct{})
-			h.hold()
-			var once sync.Once
-			look := func() {
-				c.mu.Lock()
-				granted := c.held() > 0 // u's: that of t is gone
-				c.mu.Unlock()
-				if granted {
-					once.Do(func() {
-						go func() { d.end(); close(ended) }()
-						time.Sleep(10 * time.Millisecond) // it waits for what is under way
-					})
-				}
-			}
-			after.Store(&look)
-			var wg sync.WaitGroup
-			wg.Go(func() { d.Pause(Pause{Tenant: "other"}) }) // the writer waits with it
-			time.Sleep(10 * time.Millisecond)
-			release()
-			time.Sleep(10 * time.Millisecond) // the outcome comes before u
-			wg.Go(func() { d.send("u", fmt.Sprint(n)) })
-			time.Sleep(10 * time.Millisecond)
-			h.goOn()
-			wg.Wait()
-			<-ended
-			d.restart()
-		}
-		d.idle("")
-	})
-}
-
-// A receiver that is too slow for all webhooks that come gets them about in turn: none waits for as long as more come.
-func TestNewcomersDoNotPassThoseThatWait(t *testing.T) {
-	costly(t)
-	t.Parallel()
-	inBubble(t, "for long", func(t *testing.T, d *desk) {
-		d.main.delay = time.Second
-		d.places(8)
-		for n := range 90 * 10 { // in 90 s; it takes 8 in a second
-			d.take(fmt.Sprint("t", n), "A")
-			time.Sleep(time.Second / 10)
-		}
-		for n := range 20 * 10 {
-			if tenant := fmt.Sprint("t", n); len(d.main.tried(tenant)) == 0 {
-				t.Errorf("%s waits for more than 70 s, but %d others were tried", tenant, len(d.main.tried("")))
-				break
-			}
-		}
-	})
-}
-
-// A retry is due, but its receiver gets nothing because it is down, paused, or has no place. This must not keep the
-// courier awake: it would look for work as fast as it can, for as long as that lasts.
-func TestNothingToAskForIsNoReasonToStayAwake(t *testing.T) {
-	for name, held := range map[string]func(*courier, *target){
-		"down": func(_ *courier, to *target) {
-			now := time.Now()
-			to.lastProbe, to.newLanesAt = now, now
-			for n := range everybodyFrom {
-				to.failing[webhookgate.LaneName{Tenant: fmt.Sprint(n)}] = true
-			}
-		},
-		"paused": func(c *courier, _ *target) { c.paused = func() []Pause { return []Pause{{}} } },
-		"full":   func(_ *courier, to *target) { to.inFlight = 3 * to.Concurrency },
-		"bodies": func(c *courier, to *target) { to.bodies, to.inFlight = DefaultLimits.Bodies, 1 },
-	} {
-		t.Run(name, func(t *testing.T) {
-			c, to := bareCourier(4)
-			held(c, to)
-			to.nextRetry = time.Now().Add(-time.Second)
-			if claims := c.planClaims(time.Now()); len(claims) > 0 {
-				t.Fatalf("asks for %d claims", len(claims))
-			}
-			if !to.nextRetry.IsZero() {
-				t.Error("looks again at once")
-			}
-			if !to.mayHaveLanes {
-				t.Error("has forgotten that there is something to do")
-			}
-		})
-	}
-}
-
-// Lanes whose last try failed take at most half of the places, whether they are due or probed. Otherwise the tenants
-// for whom a receiver hangs would sometimes have all places, and the others wait for a whole timeout.
-func TestRetriesAndProbesShareHalfOfThePlaces(t *testing.T) {
-	t.Parallel()
-	for _, tenants := range some(1, 9, 10, 11) {
-		main := newTaker(receiver.Main, 2)
-		inBubble(t, fmt.Sprint(tenants), func(t *testing.T, d *desk) {
-			for n := range tenants {
-				defer main.hang(fmt.Sprint("hangs", n))()
-				d.take(fmt.Sprint("hangs", n), "A")
-			}
-			time.Sleep(time.Minute)
-			for n := range 200 {
-				d.take("t", fmt.Sprint(n))
-				time.Sleep(500 * time.Millisecond)
-				d.courier.mu.Lock()
-				failed := d.courier.targets[main.Receiver].failedLanes
-				d.courier.mu.Unlock()
-				if failed > 1 {
-					t.Fatalf("%d of 2 places", failed)
-				}
-			}
-		}, func(c *setup) { c.Receivers = receiver.NewSet(main.Receiver) })
-	}
-}
-
-// A tenant whose webhook failed once, for a reason of its own, is tried again soon, however many others are probed,
-// and however few places there are.
-func TestRetriesDoNotWaitForAllProbes(t *testing.T) {
-	t.Parallel()
-	for _, places := range some(1, 1, 2, 4) {
-		for _, others := range some(1, "hang", "hang and nobody else comes", "fail") {
-			most := 5 * time.Minute
-			if others == "fail" {
-				most = 10 * time.Second
-			}
-			main := newTaker(receiver.Main, places)
-			inBubble(t, fmt.Sprint(places, " places, others ", others), func(t *testing.T, d *desk) {
-				for n := range 12 {
-					bad := fmt.Sprint("bad", n)
-					if main.set(bad, status(503)); others != "fail" {
-						defer main.hang(bad)()
-					}
-					d.take(bad, "A")
-				}
-				time.Sleep(3 * time.Minute)
-				main.mu.Lock()
-				main.delay = time.Millisecond
-				main.mu.Unlock()
-				main.set("ill", answers(500, 200))
-				d.take("ill", "A")
-				began := time.Now()
-				for n := 0; len(main.got("ill")) == 0; n++ {
-					if time.Since(began) > most {
-						t.Fatal("not delivered within", most)
-					}
-					if others != "hang and nobody else comes" {
-						d.take("well", fmt.Sprint(n))
-					}
-					time.Sleep(time.Second / 2)
-				}
-			}, func(c *setup) { c.Receivers = receiver.NewSet(main.Receiver) })
-		}
-	}
-}
-
 // What was accepted in an outage of the database that lasts longer than its lease is not delivered again by the
 // process that knows it.
 func TestAcceptedInAnOutage(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
 	// A file whose leases end by themselves, as in a database that replicas share.
-	shared := intercepted{shared: true, write: failsWhile(&away), asks: func(s *statement) error {
-		if s.name == "numbers_behind" { // a file has no sequence
-			return errLeftOut
-		}
-		return nil
-	}}
+	shared := intercepted{shared: true, write: failsWhile(&away)}
 	inBubble(t, "a file", func(t *testing.T, d *desk) {
 		d.main.delay = time.Second
 		var want []string
@@ -855,13 +395,69 @@ func TestAcceptedInAnOutage(t *testing.T) {
 			want = append(want, tenant+":A", tenant+":B")
 		}
 		away.Store(true)
-		time.Sleep(2 * DefaultLeaseTime)
+		time.Sleep(time.Minute)
 		d.want("accepted in the outage", fmt.Sprint(len(d.main.got(""))), "20")
 		away.Store(false)
-		time.Sleep(2 * DefaultLeaseTime)
+		time.Sleep(time.Minute)
 		got := d.main.got("")
 		slices.Sort(got)
 		slices.Sort(want)
 		d.want("accepted", fmt.Sprint(got), fmt.Sprint(want))
 	}, between(shared))
+}
+
+// A platform gets another receiver. What waits goes there soon, whatever the former one has asked for, and although
+// that one is paused.
+func TestPlatformMoves(t *testing.T) {
+	t.Parallel()
+	for name, trouble := range map[string]func(d *desk, alpha *taker){
+		"Retry-After": func(_ *desk, alpha *taker) {
+			alpha.set("", func(int) *http.Response {
+				answer := status(503)(0)
+				answer.Header = http.Header{"Retry-After": {"3000"}}
+				return answer
+			})
+		},
+		"paused": func(d *desk, _ *taker) { check(d.t, d.Pause(Pause{Receiver: "alpha"})) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEngines(t, func(t *testing.T, open func() engine.Engine) {
+				alpha, beta := newTaker("alpha", 4, "p1", "p2"), newTaker("beta", 4, "p3")
+				d := newDesk(t, open, func(c *setup) { c.Receivers = receiver.NewSet(alpha.Receiver, beta.Receiver) })
+				trouble(d, alpha)
+				d.take("p1/t", "A")
+				if name != "paused" {
+					d.until("tried", func() bool { return len(d.HeldUp()) == 1 })
+				}
+				d.shut()
+				alpha.Platforms, beta.Platforms = []string{"p2"}, []string{"p3", "p1"}
+				d.start()
+				d.until("delivered to its receiver of now", func() bool { return fmt.Sprint(beta.got("t")) == "[A]" })
+			})
+		})
+	}
+}
+
+// A replica dies while it delivers, and its receiver has another name when usher starts again.
+func TestReceiverIsRenamed(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Schema(t)
+	alpha := newTaker("alpha", 4, "p1")
+	d := newDesk(t, inDatabase(t, dsn), func(c *setup) {
+		c.Receivers, c.LeaseExtra = receiver.NewSet(alpha.Receiver), 2*time.Second
+	})
+	check(t, d.Pause(Pause{}))
+	d.take("p1/t", "A")
+	must(d.Resume(Pause{}))(t)
+	d.idle("")
+	check(t, d.Pause(Pause{}))
+	d.take("p1/t", "B")
+	d.shut()
+	const held = "UPDATE {schema}.lane SET owner = '\\x01', leased = tail, due = %d"
+	inSchema(t, dsn, fmt.Sprintf(held, time.Now().Add(-time.Second).UnixMicro()))
+	inSchema(t, dsn, "DELETE FROM {schema}.pause")
+	beta := newTaker("beta", 4, "p1")
+	d.cfg.Receivers = receiver.NewSet(beta.Receiver)
+	d.start()
+	d.until("delivered to the receiver with its new name", func() bool { return fmt.Sprint(beta.got("t")) == "[B]" })
 }

@@ -89,7 +89,7 @@ func TestUnreadableRow(t *testing.T) {
 				}
 				if what == "a lane" {
 					for name, err := range map[string]error{
-						"taken in":  d.add(t.Context(), d.hook("odd1", "B")).Err,
+						"taken in":  d.add(t.Context(), d.hook("odd1", "B")),
 						"discarded": d.Discard(d.nth("odd1", 1)),
 						"erased":    second(d.Erase("", "odd1")),
 					} {

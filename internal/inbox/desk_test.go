@@ -207,9 +207,6 @@ type desk struct {
 	end     func()        // orderly: what is under way finishes
 	cut     func()        // what is under way is cut off
 	release map[string]func()
-	looking sync.Mutex // guards what follows
-	stands  bool       // the writer does; see together
-	queue   []*work    // what waits for the writer; see asked
 	ended   bool
 }
 
@@ -233,13 +230,12 @@ func newDesk(t *testing.T, open func() engine.Engine, change ...func(*setup)) *d
 	d.cfg.ahead = new(atomic.Int64)
 	d.cfg.Config = Config{
 		Rules: lane.Rules{
-			MaxTries:    1000,
-			MaxAge:      72 * time.Hour,
+			ParkAfter:   72 * time.Hour,
+			MaxBytes:    1 << 30,
 			DedupWindow: 10 * time.Minute,
 			Jitter:      func(d time.Duration) time.Duration { return d / 1000 },
 			Log:         slog.New(slog.NewTextHandler(d.log, nil)),
 		},
-		MaxBytes:    1 << 30,
 		Limits:      DefaultLimits,
 		ClockOffset: func() time.Duration { return time.Duration(d.ahead.Load()) },
 	}
@@ -269,7 +265,6 @@ func inBubble(t *testing.T, name string, test func(t *testing.T, d *desk), chang
 		path := newFile(t)
 		synctest.Test(t, func(t *testing.T) {
 			slowly := func(c *setup) {
-				c.MaxTries = 20
 				c.Jitter = func(d time.Duration) time.Duration { return d }
 			}
 			d := newDesk(t, inFile(t, path), append([]func(*setup){slowly}, change...)...)
@@ -309,11 +304,10 @@ var storing = Config{
 	Rules: lane.Rules{
 		Receivers:      receiver.NewSet(),
 		StoreUnclaimed: true,
-		MaxTries:       20,
-		MaxAge:         time.Hour,
+		ParkAfter:      time.Hour,
+		MaxBytes:       1 << 30,
 		Log:            quiet,
 	},
-	MaxBytes: 1 << 30,
 }
 
 // opened opens an inbox until the test ends. Nothing of it is delivered: that is for desks.
@@ -569,18 +563,6 @@ func (d *desk) places(n int) {
 	d.main.Concurrency = n
 }
 
-// trickles says whether this process tries only a few deliveries a second, because the receiver seems to be down.
-func (d *desk) trickles(receiver string) bool {
-	d.courier.mu.Lock()
-	defer d.courier.mu.Unlock()
-	for _, t := range d.courier.targets {
-		if t.Name == receiver {
-			return t.failsForEverybody()
-		}
-	}
-	return false
-}
-
 func (d *desk) want(what, got, want string) {
 	d.t.Helper()
 	if got != want {
@@ -610,3 +592,6 @@ func wantError(t testing.TB, what string, err error, says string) {
 		t.Errorf("%s: %v, want an error that says %q", what, err, says)
 	}
 }
+
+// add is Store without a sender that leaves.
+func (d *desk) add(ctx context.Context, w *webhookgate.Webhook) error { return second(d.Store(ctx, w)) }

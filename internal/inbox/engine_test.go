@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -324,36 +323,6 @@ func doubtful(on *atomic.Bool) intercepted {
 	}}
 }
 
-// A refusedLane is the lane of a tenant that the database refuses to lock, or to write.
-type refusedLane struct {
-	statement string       // for which it is refused
-	count     atomic.Int64 // the transactions for which it was
-
-	mu     sync.Mutex // guards what follows
-	tenant string
-	err    error // nil: it is not refused
-}
-
-var errLockedRow = &engine.StatementError{Err: errors.New("canceling statement due to lock timeout"), Locked: true}
-
-func (l *refusedLane) set(tenant string, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tenant, l.err = tenant, err
-}
-
-func (l *refusedLane) asked(s *statement) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil || s.name != l.statement || !slices.Contains(s.args[0].([]string), l.tenant) {
-		return nil
-	}
-	if s.tx.refused == nil {
-		l.count.Add(1)
-	}
-	return l.err
-}
-
 // A held lets one transaction that writes through at a time, and none while it is held.
 type held struct {
 	place   chan struct{} // for one transaction
@@ -418,26 +387,4 @@ func (c *tally) reset() {
 	clear(c.calls)
 	clear(c.rows)
 	clear(c.most)
-}
-
-// sum is how many statements ran, and how many rows they returned.
-func (c *tally) sum() (calls, rows int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name := range c.calls {
-		calls, rows = calls+c.calls[name], rows+c.rows[name]
-	}
-	return calls, rows
-}
-
-// largest is the statement of which one call returned most rows, and how many.
-func (c *tally) largest() (name string, rows int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for n, most := range c.most {
-		if most > rows {
-			name, rows = n, most
-		}
-	}
-	return name, rows
 }

@@ -18,48 +18,33 @@ type Figures struct {
 	Pending     int           // webhooks that wait or are being delivered
 	Oldest      time.Duration // the age of the oldest of them
 	Parked      int
-	NotAccepted int // lanes whose first webhook's last try failed, and began since the receiver was last back
+	NotAccepted int // lanes whose first webhook's last try failed, and that are not due again
 
 	// Only of a receiver.
-	FailsForEverybody bool      // several tenants have begun to fail, and nothing was accepted since
-	FailingSince      time.Time // when the first of these began to fail; zero: none did since something was accepted
-	LastAccepted      time.Time // zero: nothing was, or not since a long time ago
-
-	back int64 // when this process saw that the receiver was back after it had failed for everybody; zero: it did not
+	FailsForEverybody bool      // it is to blame, and not the webhooks: several tenants have begun to fail since it accepted something
+	FailingSince      time.Time // when the first of these began to fail; zero: none did
+	LastAccepted      time.Time // about; zero: nothing was
+	Used              int64     // bytes of webhooks that wait or are parked
 }
 
-// at returns the figures with what the database says of all replicas, and of the time before a restart: each process
-// may see fewer tenants fail than count as everybody, and another may have delivered something meanwhile. What was
-// counted may be some seconds old.
-func (f Figures) at(counted *Figures) Figures {
-	if counted.LastAccepted.After(f.FailingSince) {
-		f.FailsForEverybody = false
-	}
-	if counted.FailsForEverybody && !f.FailsForEverybody && !f.LastAccepted.After(counted.FailingSince) {
-		f.FailsForEverybody, f.FailingSince = true, counted.FailingSince
-	}
-	if counted.LastAccepted.After(f.LastAccepted) {
-		f.LastAccepted = counted.LastAccepted
-	}
-	return f
-}
+// everybodyFrom is how many tenants are "everybody".
+const everybodyFrom = 3
 
-// Down says whether a receiver takes nothing. People and metrics go by this, and by the same rule as deliveries.
-func (f Figures) Down() bool { return f.FailsForEverybody && f.NotAccepted > 0 }
+// Down says whether a receiver takes nothing.
+func (f Figures) Down() bool { return f.FailsForEverybody }
 
 // Stats are the figures of the inbox.
 type Stats struct {
 	Figures
-	Receivers map[string]Figures // by name; "": webhooks that no receiver takes
-	Invalid   int                // invalid webhooks that nobody has dealt with
-	Used      int64              // bytes of webhooks that wait or are parked
-	Limit     int64              // how many bytes may be used
-	// NoRoom is for each receiver the last webhook for which there was no room, if there still is none.
-	NoRoom     map[string]NoRoom
-	ClockAhead time.Duration // by how much this machine's clock is ahead of the database's, as far as that is certain
-	Tenants    int           // tenants that have a snapshot
-	Unknown    int           // those of them whose features can't be read
-	Renamed    []Renamed     // the first maxRenamed tenants whose id came again under another code
+	Receivers  map[string]Figures // by name; "": webhooks that no receiver takes
+	Invalid    int                // invalid webhooks that nobody has dealt with
+	Used       int64              // bytes of webhooks that wait or are parked
+	Limit      int64              // how many bytes may be used, for each receiver
+	NoRoom     map[string]int64   // by receiver: the size of the last webhook for which there was no room, if there still is none
+	ClockAhead time.Duration      // by how much this machine's clock is ahead of the database's, as far as that is certain
+	Tenants    int                // tenants that have a snapshot
+	Unknown    int                // those of them whose features can't be read
+	Renamed    []Renamed          // the first maxRenamed tenants whose id came again under another code
 	Missed     Missed
 
 	Reconciled time.Time // when 'usher reconcile' has last compared a whole list; zero: never
@@ -191,56 +176,52 @@ func (s *Inbox) Stats() Stats {
 }
 
 func (s *Inbox) stats(ctx context.Context) Stats {
-	missed := s.missedInMemory()
+	inMemory := s.missedInMemory()
 	starting := s.cfg.GateUp != nil && !s.asked.Load() // before the count, which has what was found
 	c, err := s.count(ctx)
-	receivers := make(map[string]Figures)
-	for _, rc := range s.cfg.Receivers.All() {
-		receivers[rc.Name] = s.courier.figures(rc)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := c.Stats
-	for name, f := range receivers {
-		counted := st.Receivers[name]
-		receivers[name] = f.at(&counted)
-	}
-	missed.From, missed.To = s.clock.dated(missed.From), s.clock.dated(missed.To)
-	st.Missed = st.Missed.Add(missed)
+	inMemory.From, inMemory.To = s.clock.dated(inMemory.From), s.clock.dated(inMemory.To)
+	st.Missed = st.Missed.Add(inMemory)
 	st.Unreadable = s.unreadable.names()
 	st.ClockAhead = s.clockAhead()
+	receivers := make(map[string]Figures)
+	for _, rc := range s.cfg.Receivers.All() {
+		receivers[rc.Name] = Figures{}
+	}
 	now := s.Now().UnixMicro()
 	for name, f := range c.Receivers {
-		age := ageOf(now, c.oldest[name])
+		if f.Pending > 0 {
+			f.Oldest = ageOf(now, c.oldest[name])
+		}
 		if _, known := receivers[name]; !known {
 			name = "" // it is gone from the settings, or this replica delivers nothing
 		}
 		r := receivers[name]
-		r.Pending += f.Pending
-		r.Parked += f.Parked
-		r.NotAccepted += f.NotAccepted
-		if f.Pending > 0 {
-			r.Oldest = max(r.Oldest, age)
-		}
-		receivers[name] = r
-		st.Oldest = max(st.Oldest, r.Oldest)
+		f.Pending, f.Parked, f.NotAccepted = f.Pending+r.Pending, f.Parked+r.Parked, f.NotAccepted+r.NotAccepted
+		f.Oldest = max(f.Oldest, r.Oldest)
+		receivers[name] = f
+		st.Oldest = max(st.Oldest, f.Oldest)
 	}
-	st.Receivers = receivers
 	st.Limit = s.cfg.MaxBytes
 	st.Paused = slices.Clone(s.Paused())
 	st.Old = err != nil
 	st.Starting = starting
-	for _, bytes := range s.room.used {
+	st.NoRoom = make(map[string]int64)
+	for name, bytes := range s.room.used {
 		st.Used += bytes
-	}
-	st.NoRoom = make(map[string]NoRoom)
-	for name, n := range s.room.noRoom {
-		now, ofLane := *n, int64(0)
-		if n.Share == TenantShare {
-			ofLane = n.Held
+		if _, known := receivers[name]; !known {
+			name = ""
 		}
-		if s.room.lack(&now, s.cfg, nil, ofLane) {
-			st.NoRoom[name] = now
+		f := receivers[name]
+		f.Used += bytes
+		receivers[name] = f
+	}
+	st.Receivers = receivers
+	for name, size := range s.room.refused {
+		if s.room.used[name]+size > s.cfg.MaxBytes {
+			st.NoRoom[name] = size
 		}
 	}
 	return st
@@ -257,49 +238,42 @@ func ageOf(now, since int64) time.Duration {
 func (s *Inbox) recount(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
-	before, changes, noRoom := maps.Clone(s.room.everAdded), s.changes, maps.Clone(s.room.noRoom)
+	before, changes := maps.Clone(s.room.everAdded), s.changes
 	s.mu.Unlock()
 	st := Stats{Receivers: make(map[string]Figures)}
 	oldest, used := make(map[string]int64), make(map[string]int64) // of each receiver
 	err := s.read(ctx, func(tx engine.Tx) error {
-		for _, rc := range s.cfg.Receivers.All() {
-			back := s.courier.figures(rc).back
-			tx.Queue("failing", func(r engine.Row) error {
-				var lanes, since, accepted, sinceBack int64
-				err := r.Scan(&lanes, &since, &accepted, &sinceBack)
-				f := Figures{FailsForEverybody: lanes >= everybodyFrom, NotAccepted: int(sinceBack), back: back}
-				if lanes > 0 {
-					f.FailingSince = clock.Moment(since)
-				}
-				if accepted > 0 {
-					f.LastAccepted = clock.Moment(accepted)
-				}
-				st.Receivers[rc.Name] = f
-				return err
-			}, rc.Name, s.Now().Add(maxJump).UnixMicro(), back, s.Now().UnixMicro())
-		}
+		now := s.Now()
 		tx.Queue("figures", func(r engine.Row) error {
 			var name string
-			var waiting, since, parked, bytes, failing int64
-			if err := r.Scan(&name, &waiting, &since, &parked, &bytes, &failing); err != nil {
-				return err
-			}
-			f := st.Receivers[name]
-			if f.Pending, f.Parked = int(waiting), int(parked); f.back == 0 {
-				f.NotAccepted = int(failing)
-			}
+			var f Figures
+			var since, bytes int64
+			err := r.Scan(&name, &f.Pending, &since, &f.Parked, &bytes, &f.NotAccepted)
 			st.Receivers[name], oldest[name], used[name] = f, since, bytes
 			st.Pending += f.Pending
 			st.Parked += f.Parked
 			st.NotAccepted += f.NotAccepted
-			return nil
+			return err
+		}, now.UnixMicro())
+		tx.Queue("failing", func(r engine.Row) error {
+			var name string
+			var since int64
+			var failing int
+			err := r.Scan(&name, &failing, &since)
+			f := st.Receivers[name]
+			f.FailsForEverybody, f.FailingSince = failing >= everybodyFrom, clock.Moment(since)
+			st.Receivers[name] = f
+			return err
+		}, now.Add(maxJump).UnixMicro())
+		tx.Queue("receivers", func(r engine.Row) error {
+			var name string
+			var at int64
+			err := r.Scan(&name, &at)
+			f := st.Receivers[name]
+			f.LastAccepted = clock.Moment(at)
+			st.Receivers[name] = f
+			return err
 		})
-		for name, n := range noRoom {
-			now := *n
-			if noRoom[name] = &now; n.Share == TenantShare {
-				tx.Queue("lane_bytes", func(r engine.Row) error { return r.Scan(&now.Held) }, n.Tenant, n.Platform, n.Type)
-			}
-		}
 		tx.Queue("invalid_count", func(r engine.Row) error { return r.Scan(&st.Invalid) })
 		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants, &st.Unknown) })
 		tx.Queue("tenants_renamed", func(r engine.Row) error {
@@ -308,10 +282,14 @@ func (s *Inbox) recount(ctx context.Context) error {
 			st.Renamed = append(st.Renamed, one)
 			return err
 		}, maxRenamed)
-		queueMissed(tx, "missed", func(m Missed) { st.Missed = st.Missed.Add(m) })
-		_, completed, err := lastRun(tx, "run")
-		st.Reconciled = momentOrZero(completed)
-		return err
+		tx.Queue("missed", func(r engine.Row) (err error) { st.Missed, _, err = scanMissed(r); return err })
+		tx.Queue("compared", func(r engine.Row) error {
+			var at int64
+			err := r.Scan(new(int64), new(int64), &at)
+			st.Reconciled = momentOrZero(at)
+			return err
+		})
+		return tx.Send()
 	})
 	if err != nil {
 		return err
@@ -321,18 +299,62 @@ func (s *Inbox) recount(ctx context.Context) error {
 	for name, bytes := range s.room.everAdded {
 		used[name] += bytes - before[name]
 	}
-	for name, n := range noRoom {
-		now := s.room.noRoom[name]
-		if now != nil && now.Share == n.Share && now.LaneName == n.LaneName && now.Size == n.Size {
-			s.room.noRoom[name] = n
-		}
-	}
-	s.room.used = used
-	s.room.counts++
+	s.room.used, s.room.counts = used, s.room.counts+1
 	st.At = time.Now()
 	good := max(time.Second, 20*min(st.At.Sub(began), maxCount))
 	s.publish(counted{Stats: st, oldest: oldest, changes: changes, until: st.At.Add(good)})
 	return nil
+}
+
+// room is how much of the inbox is used. The bytes are those of the last count, with what this process has added and
+// removed since. What it changes during a count may be in the sum or not. The limit must hold, so used may be too
+// large for a while, but not too small.
+type room struct {
+	used      map[string]int64 // of each receiver; nil: nobody has counted yet
+	everAdded map[string]int64 // all bytes that this process has added; what it removed is not subtracted
+	counts    int64            // how often was counted
+	refused   map[string]int64 // for each receiver, the size of the last webhook for which there was no room
+}
+
+// roomUsed returns how many bytes each receiver uses; nil: the transaction has to count that.
+func (s *Inbox) roomUsed() (used map[string]int64, counts int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.room.used), s.room.counts
+}
+
+// noteRoom notes an error that says that a receiver has no room.
+func (t *turn) noteRoom(err error) {
+	if full, ok := errors.AsType[*lane.NoRoom](err); ok {
+		t.s.mu.Lock()
+		defer t.s.mu.Unlock()
+		t.s.room.refused[full.Receiver] = full.Size
+	}
+}
+
+// countChange has a committed transaction show in the figures, before callers get their answers.
+func (s *Inbox) countChange(t *turn) {
+	if t.HasFinished {
+		s.sweepSoon.Store(true)
+	}
+	if t.HasInvalid {
+		s.sweepInvalidSoon.Store(true)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.counted; t.person || f.Pending+f.Parked+f.Tenants <= s.cfg.Limits.AlwaysCounted {
+		s.changes++
+	}
+	if s.room.used == nil {
+		s.room.used, s.room.counts = t.firstUsed, 1
+		t.counts = 1
+	}
+	for name, bytes := range t.AddedBytes {
+		s.room.everAdded[name] += max(0, bytes)
+		if s.room.counts == t.counts || bytes > 0 { // else a count may have seen already that there are less
+			s.room.used[name] += bytes
+		}
+	}
 }
 
 // HeldUp is the first webhook of a lane, if its last try failed: it holds up the webhooks behind it.
@@ -340,7 +362,7 @@ type HeldUp struct {
 	*lane.Webhook
 	Kind   string    // the lane's event type, if the lane has no tenant
 	Down   bool      // the receiver fails for everybody, and the webhook is not to blame
-	Next   time.Time // when the next try is due; if the receiver is back earlier, it comes earlier
+	Next   time.Time // when the next try is due; if the receiver is back earlier, it comes earlier. Zero: it is paused
 	Behind int       // how many webhooks wait behind it
 }
 
@@ -369,39 +391,36 @@ func (s *Inbox) HeldUp() []HeldUp {
 }
 
 func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
+	counted, _ := s.lastCount()
 	err = s.read(ctx, func(tx engine.Tx) error {
-		var order []*lane.Lane
-		heads := make(map[webhookgate.LaneName]int64)
+		lanes := make(map[webhookgate.LaneName]*lane.Lane)
+		var order []webhookgate.LaneName
 		tx.Queue("lanes_held_up", func(r engine.Row) error {
 			l, err := scanLane(r)
 			if err == nil {
-				heads[l.LaneName], order = 0, append(order, l)
+				lanes[l.LaneName], order = l, append(order, l.LaneName)
 			}
 			return err
-		}, int64(maxHeldUp))
+		}, int64(maxHeldUp), s.Now().UnixMicro())
 		if err := tx.Send(); err != nil || len(order) == 0 {
 			return err
 		}
 		first := make(map[webhookgate.LaneName]*lane.Webhook)
-		s.queueNext(tx, heads, -1, func(h *lane.Webhook) { first[h.LaneName] = h })
+		queueFirst(tx, order, func(webhookgate.LaneName) int64 { return 0 }, -1, func(w *lane.Webhook, err error) {
+			if err == nil {
+				first[w.LaneName] = w
+			}
+		})
 		if err := tx.Send(); err != nil {
 			return err
 		}
-		for _, l := range order {
-			if l.Owner != nil { // it is being tried, and due is the end of the lease
-				l.Due = l.LastTry
-			}
-			h := first[l.LaneName]
-			if h == nil || len(h.Tried) == 0 || l.LastTry < s.back(l.ReceiverName) && l.NotBefore <= s.Now().UnixMicro() {
+		for _, name := range order {
+			l, w := lanes[name], first[name]
+			if w == nil || len(w.Tried) == 0 {
 				continue
 			}
-			held := HeldUp{
-				Webhook: h,
-				Kind:    l.Type,
-				Down:    s.isDown(l.ReceiverName, h.Tried[len(h.Tried)-1]),
-				Behind:  int(l.Waiting) - 1,
-			}
-			if l.Due < clock.Never { // else it is paused
+			held := HeldUp{Webhook: w, Kind: l.Type, Down: counted.Receivers[l.ReceiverName].FailsForEverybody, Behind: int(l.Waiting) - 1}
+			if !s.lanePaused(l.Platform, l.Tenant, l.ReceiverName) {
 				held.Next = clock.Moment(l.Due)
 			}
 			all = append(all, held)
@@ -409,30 +428,6 @@ func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 		return nil
 	})
 	return all, err
-}
-
-// back is when this process saw that a receiver was back; lanes that were not tried since are due at once.
-func (s *Inbox) back(name string) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.counted.Receivers[name].back
-}
-
-// isDown says whether a receiver fails for everybody. A replica that delivers nothing cannot know, and goes by the
-// last try alone.
-func (s *Inbox) isDown(name string, last lane.Try) bool {
-	if s.courier == nil {
-		return lane.IsDown(last.Status)
-	}
-	for _, rc := range s.cfg.Receivers.All() {
-		if rc.Name == name {
-			s.mu.Lock()
-			counted := s.counted.Receivers[name]
-			s.mu.Unlock()
-			return s.courier.figures(rc).at(&counted).FailsForEverybody
-		}
-	}
-	return false
 }
 
 // maxHeldUp is how many lanes HeldUp returns.

@@ -14,7 +14,7 @@ import (
 // five seconds the inbox says so, whatever the transaction was for, until one is committed.
 func TestAnyTransactionThatHangsShows(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"sweep_lock", "add_webhook"} {
+	for _, name := range []string{"sweep_lock", "webhook_add"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestAnyTransactionThatHangsShows(t *testing.T) {
 				}
 				close(release)
 				synctest.Wait()
-				if name == "add_webhook" && i.Err() == nil { // after the others the next one is committed at once
+				if name == "webhook_add" && i.Err() == nil { // after the others the next one is committed at once
 					t.Error("nobody knows whether it was done, and the inbox says that all is well")
 				}
 				time.Sleep(2 * time.Second)

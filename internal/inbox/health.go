@@ -8,6 +8,8 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
+	"usher/webhookgate"
 )
 
 // health is the state of the database, as the writer sees it.
@@ -35,9 +37,6 @@ type Health struct {
 func (s *Inbox) Health() Health {
 	if full := s.engine.Full(); full != nil && !s.cfg.ReadOnly {
 		return Health{full, full.Since, time.Since(full.Since) >= outagePatience}
-	}
-	if since := s.engine.Locked(); !since.IsZero() && !s.cfg.ReadOnly {
-		return Health{engine.ErrLocked, since, time.Since(since) >= outagePatience}
 	}
 	h := &s.health
 	h.mu.Lock()
@@ -244,3 +243,76 @@ func (c *clockOffset) dated(t time.Time) time.Time {
 
 // ours is a time of the database's by our clock.
 func (s *Inbox) ours(t time.Time) time.Time { return time.Now().Add(t.Sub(s.Now())) }
+
+// unreadable are the tenants whose rows this process could not read. Such a row stops its tenant: its webhooks are neither
+// taken in nor delivered. Nobody else waits for it. It is logged once, and a trouble.
+type unreadable struct {
+	mu    sync.Mutex // guards what follows
+	lanes map[webhookgate.LaneName]bool
+}
+
+// noteUnreadable notes that a row of this lane cannot be read.
+func (s *Inbox) noteUnreadable(name webhookgate.LaneName) {
+	u := &s.unreadable
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.lanes[name] {
+		u.lanes[name] = true
+		s.cfg.Log.Error("a row of this tenant in the inbox cannot be read: its webhooks are neither taken in nor delivered",
+			"tenant", name.Tenant, "platform", name.Platform)
+	}
+}
+
+// names returns the tenants.
+func (u *unreadable) names() (all []TenantRef) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, name := range lane.SortedNames(u.lanes) {
+		all = append(all, TenantRef{name.Platform, name.Tenant})
+	}
+	return all
+}
+
+// count is how many there are.
+func (u *unreadable) count() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.lanes)
+}
+
+// checkDatabase finds out whether the database can be reached. To open it, or after an outage, it also writes. Each
+// minute, and when the database's clock has jumped, it corrects times that are further ahead than is possible, because the
+// clock was set back since, and gives lanes the receivers of the settings.
+func (s *Inbox) checkDatabase() {
+	var correct bool
+	err := s.write(func(tx engine.Tx) error {
+		var now int64
+		tx.Now(&now)
+		asked := time.Now()
+		if err := tx.Send(); err != nil {
+			return err
+		}
+		now = s.applyOffset(now)
+		s.observeClock(now, asked)
+		if s.cfg.ReadOnly {
+			return nil // it was read, which is enough
+		}
+		if correct = s.mayCorrectTimes(); correct {
+			tx.Queue("lane_due_correct", nil, now, now+clock.Micros(lane.MaxBackoff+maxJump), now+clock.Micros(lane.MaxRetryAfter+maxJump),
+				now+clock.Micros(2*s.cfg.LongestLease()+time.Minute))
+			if s.cfg.Receivers != nil {
+				s.route(tx, now)
+			}
+		}
+		if s.health.unproven() {
+			tx.Queue("touch", nil)
+		}
+		return nil
+	})
+	if err == nil && correct {
+		s.nextCorrection = time.Now().Add(time.Minute)
+	}
+}
+
+// mayCorrectTimes says whether it is time to look for times that are further ahead than is possible.
+func (s *Inbox) mayCorrectTimes() bool { return !time.Now().Before(s.nextCorrection) }

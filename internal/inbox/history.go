@@ -64,7 +64,7 @@ func (s *Inbox) Found(before, found []Trouble, ends, says bool) (now, say []Trou
 	ctx, cancel := context.WithTimeout(s.run, historyPatience)
 	defer cancel()
 	type answer struct{ now, say []Trouble }
-	a, err := attempt(ctx, s, work{}, func(t *sqlTurn) (a answer) {
+	a, err := do(ctx, s, op{}, func(t *turn) (a answer, _ error) {
 		due := t.Now - clock.Micros(TroubleSaid)
 		for i := range before {
 			b := &before[i]
@@ -85,7 +85,7 @@ func (s *Inbox) Found(before, found []Trouble, ends, says bool) (now, say []Trou
 		t.tx.Queue("troubles_expire", nil, t.Now-clock.Micros(HistoryAge))
 		t.tx.Queue("troubles_since", scanTroubles(&a.now), int64(maxMicros))
 		t.send()
-		return a
+		return a, nil
 	})
 	return a.now, a.say, err
 }
@@ -96,7 +96,7 @@ const maxMicros = 1 << 62
 func (s *Inbox) Told(said []Trouble) error {
 	ctx, cancel := context.WithTimeout(s.run, historyPatience)
 	defer cancel()
-	_, err := attempt(ctx, s, work{}, func(t *sqlTurn) (_ nothing) {
+	_, err := do(ctx, s, op{}, func(t *turn) (_ struct{}, _ error) {
 		for i := range said {
 			t.tx.Queue("trouble_told", nil, withoutZero(said[i].About), said[i].Noticed.UnixMicro(), int64(said[i].Says()))
 		}
@@ -158,11 +158,6 @@ func (t *Trouble) named() string {
 // Names says whether a trouble names a tenant.
 func (t *Trouble) Names(platform, tenant string) bool {
 	return slices.Contains(t.Named, ShowTenant(platform, tenant))
-}
-
-// eraseTroubles deletes what names a tenant.
-func (t *sqlTurn) eraseTroubles(platform, tenant string) {
-	t.tx.Queue("troubles_erase", nil, withoutZero("\n"+ShowTenant(platform, tenant)+"\n"))
 }
 
 func momentOrZero(at int64) (zero time.Time) {

@@ -4,31 +4,25 @@
 // A lane is the queue of one tenant, and a row, too. The transaction that has locked the lane's row decides about it.
 // All decisions are methods of package lane, in plain Go. This package brings lanes and the database together:
 //
-//	inbox.go      an inbox: its configuration, begin and end
-//	intake.go     what the gate hands in            invalid.go  what cannot be taken in
-//	courier.go    when to try, and whom             lease.go    asks for leases, and saves what came of them
-//	act.go        what people do                    actions.go  who did what          pause.go  who may not deliver
-//	views.go      what people see: webhooks; tenants.go: tenants, and what they got; figures.go: counts
-//	room.go       who may still take how much room
-//	reconcile.go  a run of 'usher reconcile'; pass.go: a pass over a list, line by line
-//	missed.go     webhooks that got a 5xx, and times without a gate
-//	changes.go    tells programs that keep a copy what has changed
-//	history.go    what was wrong, from when to when; who speaks for all replicas
-//	retention.go  what is finished goes after a while
-//	route.go      which receiver a lane has
+//	inbox.go        an inbox: its configuration, begin and end
+//	names.go        tenants as people write them
+//	rows.go         lanes, webhooks and others as rows
+//	health.go       whether the database can be written, and what its clock says
+//	writer.go       one goroutine gathers operations, and runs one transaction for all that have arrived
+//	transaction.go  a transaction: locks and reads lanes, lets operations decide, and writes what lanes remember
+//	courier.go      which lanes are claimed, who gets a place, and what comes of a try
+//	ops.go          what the gate hands in, and what people do; actions.go: who did what; pause.go: who may not deliver
+//	reconcile.go    a run of 'usher reconcile'; pass.go: a pass over a list, line by line; catchup.go: over the webhook log
+//	missed.go       webhooks that got a 5xx, and times without a gate
+//	feed.go         tells programs that keep a copy what has changed
+//	views.go        what people see: webhooks; tenants.go: tenants; figures.go: counts, and how much room there is
+//	history.go      what was wrong, from when to when, and who says it
+//	retention.go    what is finished goes after a while
 //
-// Most of these hand work to the writer:
-//
-//	work.go       the writer: one goroutine gathers work, and runs one transaction for all that has arrived
-//	turn.go       a transaction: loads lanes, answers their questions, saves them; claim.go: finds lanes to deliver
-//	rows.go       lanes, webhooks and others as rows; unreadable.go: those that cannot be read
-//	names.go      tenants as people write them
-//	health.go     whether the database can be written, and what its clock says
-//	engine/       what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks
+// engine/ says what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks.
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -80,9 +74,6 @@ type Config struct {
 
 	lane.Rules // what decides about a tenant's webhooks
 
-	// MaxBytes bounds the webhooks that wait or are parked. Beyond it nothing is taken in. Receivers and tenants have
-	// bounds below it: see Share.
-	MaxBytes int64
 	// Content is what the gate checks: what a reconcile takes in must fit it, too. Nil: the built-in rules.
 	Content *content.Rules
 	// MaxBody is the longest body that the gate takes in; so a line of reconcile may be as long. Zero: any.
@@ -100,8 +91,7 @@ type Config struct {
 	// an answer that depends on it. An empty code means any tenant. May be nil.
 	Changed func(tenant string)
 
-	Limits    Limits        // zero: DefaultLimits
-	LeaseTime time.Duration // only if replicas share the database; zero: DefaultLeaseTime
+	Limits Limits // zero: DefaultLimits
 
 	// ClockOffset, for tests, is added to the database's clock. Nil: nothing is.
 	ClockOffset func() time.Duration
@@ -121,12 +111,8 @@ type Limits struct {
 
 	AlwaysCounted int // up to this many rows are counted whenever Stats is called after a change
 
-	// Bodies bounds the bytes of webhooks that the courier holds. Each receiver has its share: one that hangs with
-	// large webhooks must not keep the others waiting. Beyond its share a receiver may still get one webhook at a
-	// time.
-	Bodies    int64
+	Bodies    int64 // of large bodies that are delivered; see courier.holdBody
 	PageBytes int64 // of webhooks that a list holds at once: ten people may look at ten lists
-	Step      int   // how many lanes one transaction gives to another receiver
 }
 
 // DefaultLimits are the documented limits.
@@ -134,18 +120,20 @@ var DefaultLimits = Limits{
 	Finished: 10_000, FinishedBytes: 256 << 20, FinishedAge: 7 * 24 * time.Hour,
 	Invalid: 1_000, InvalidBytes: 64 << 20, InvalidAge: 30 * 24 * time.Hour,
 	ActionAge: 90 * 24 * time.Hour, AlwaysCounted: 10_000,
-	Bodies: 64 << 20, PageBytes: 4 << 20, Step: 500,
+	Bodies: 64 << 20, PageBytes: 4 << 20,
 }
 
 // An Inbox keeps webhooks and delivers them.
 type Inbox struct {
-	cfg       Config
-	engine    engine.Engine
-	courier   *courier      // nil: this process delivers nothing
-	owner     []byte        // a random id of this process, for the lanes that it has leased
-	leaseTime time.Duration // how long a lease lasts, by the database's clock
+	cfg     Config
+	engine  engine.Engine
+	courier *courier
+	owner   []byte // a random id of this process, for the lanes that it has leased
 
-	works      chan *work      // to the writer
+	ops        chan *op        // to the writer
+	claimNow   chan struct{}   // to the writer: there may be lanes to claim
+	gateIsUp   chan struct{}   // to the writer: the gate is up
+	retries    chan struct{}   // to the courier: a try has failed
 	countNow   chan struct{}   // to runCounter: somebody has found the figures too old
 	browsing   chan struct{}   // has an element for each connection with which somebody browses
 	opened     chan struct{}   // closed when the writer has reached the database, or failed to, once
@@ -155,11 +143,11 @@ type Inbox struct {
 	background sync.WaitGroup // goroutines beside the writer
 
 	// These have locks of their own.
-	health health
-	clock  clockOffset
-	pauses pauses
-
-	feed feed
+	health     health
+	clock      clockOffset
+	pauses     pauses
+	feed       feed
+	unreadable unreadable
 
 	mu      sync.Mutex // guards what follows
 	counted *counted   // the last figures
@@ -168,32 +156,18 @@ type Inbox struct {
 	heldUp  []HeldUp // the last that usher has read
 	missed  Missed   // what is not stored yet, by our clock
 
-	unreadable unreadable
-
 	// Only the writer uses these.
 	idle           bool      // there was no transaction since the last tick
-	hidden         int       // how many lanes that cannot be read a claim has found: the next one asks for as many more
 	nextCorrection time.Time // when to look for times that come from a clock that was set back since
 	nextSweep      time.Time // not before this time it deletes more of what was kept for too long
 	lastFullSweep  time.Time // when it last deleted everything that is too old
 	heart          heartbeat
 
-	gateIsUp chan struct{} // gets something when the gate is up
-	asked    atomic.Bool   // the gate has said that it is up, and knows whether there was an outage before
-
+	unserved         string      // only the courier uses it: the platforms that were last logged because no receiver takes them
+	asked            atomic.Bool // the gate has said that it is up, and knows whether there was an outage before
 	sweepSoon        atomic.Bool // there may be finished webhooks to delete
 	sweepInvalidSoon atomic.Bool // there may be invalid webhooks to delete
 }
-
-const (
-	// DefaultLeaseTime is how long a lease lasts if replicas share a database. Its holder stops a fifth earlier,
-	// because the clocks of the holder and of the database may run at different speeds, and a request takes some time
-	// to reach a receiver.
-	DefaultLeaseTime = 10 * time.Second
-	// fileLeaseTime is for an inbox in a file, where no other process could take a lane over. At its start usher finds the
-	// leases of the last process by their far end, so the end must be far ahead even if the clock was wrong then.
-	fileLeaseTime = 100 * 365 * 24 * time.Hour
-)
 
 // Open opens the inbox. Run delivers the webhooks that wait there.
 func Open(cfg Config) (*Inbox, error) {
@@ -232,43 +206,34 @@ func New(e engine.Engine, cfg Config) *Inbox {
 		cfg.Changed = func(string) {}
 	}
 	s := &Inbox{
-		cfg:       cfg,
-		engine:    e,
-		owner:     make([]byte, 16),
-		leaseTime: fileLeaseTime,
+		cfg:    cfg,
+		engine: e,
+		owner:  make([]byte, 16),
 
-		works:    make(chan *work, 1024),
+		ops:      make(chan *op, 1024),
+		claimNow: make(chan struct{}, 1),
+		gateIsUp: make(chan struct{}, 1),
+		retries:  make(chan struct{}, 1),
 		countNow: make(chan struct{}, 1),
 		browsing: make(chan struct{}, engine.MaxReaders/2),
 		opened:   make(chan struct{}),
 		closed:   make(chan struct{}),
-		gateIsUp: make(chan struct{}, 1),
 
-		counted: &counted{next: make(chan struct{})},
-		room: room{
-			used:      make(map[string]int64),
-			everAdded: make(map[string]int64),
-			noRoom:    make(map[string]*NoRoom),
-		},
+		feed:       newFeed(),
+		unreadable: unreadable{lanes: make(map[webhookgate.LaneName]bool)},
+		counted:    &counted{next: make(chan struct{})},
+		room:       room{everAdded: make(map[string]int64), refused: make(map[string]int64)},
 	}
-	if e.Shared() {
-		s.leaseTime = cmp.Or(cfg.LeaseTime, DefaultLeaseTime)
-	}
-	if cfg.Receivers != nil {
-		s.courier = newCourier(s)
-	}
+	s.courier = newCourier(s)
 	rand.Read(s.owner)
-	s.unreadable.lanes = make(map[webhookgate.LaneName]bool)
 	s.pauses.reading = make(chan struct{}, 1)
 	s.clock.start = time.Now()
 	s.run, s.stop = context.WithCancel(context.Background())
 	go s.runWriter()
 	s.background.Go(s.refreshPauses)
 	s.background.Go(s.runCounter)
-	s.feed = newFeed()
-	s.background.Go(s.runTeller)
-	if cfg.Receivers != nil && !cfg.ReadOnly {
-		s.background.Go(s.routeLanes)
+	if e.Shared() {
+		s.background.Go(s.watch)
 	}
 	return s
 }
@@ -283,10 +248,6 @@ var builtInRules = sync.OnceValue(func() *content.Rules {
 
 // Run delivers until ctx ends. Then deliveries that have begun may finish, until hard ends.
 func (s *Inbox) Run(ctx, hard context.Context) {
-	if s.courier == nil {
-		<-ctx.Done()
-		return
-	}
 	s.courier.run(ctx, hard)
 }
 
@@ -319,6 +280,3 @@ var (
 
 // Shared says whether other replicas may use the inbox, too.
 func (s *Inbox) Shared() bool { return s.engine.Shared() }
-
-// usableLeaseTime is how long the holder of a lease may deliver, from the moment at which it asked for the lease.
-func (s *Inbox) usableLeaseTime() time.Duration { return s.leaseTime - s.leaseTime/5 }

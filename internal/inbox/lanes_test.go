@@ -81,10 +81,13 @@ func (s *sim) submit(w ...Work) {
 			works := s.works
 			s.works, s.gathering = nil, false
 			s.m.Now = s.now.UnixMicro()
-			after := s.m.Turn(works)
+			after, leases := s.m.Turn(works)
 			s.at(disk, life, func() {
 				for _, f := range after {
 					f()
+				}
+				for _, l := range leases {
+					s.deliver(l)
 				}
 			})
 			if err := s.m.Check(); err != nil {
@@ -94,12 +97,10 @@ func (s *sim) submit(w ...Work) {
 	}
 }
 
-func (s *sim) receiverFor(platform string) *receiver.Receiver {
-	rc := s.life.receivers.For(platform)
-	if rc == nil || s.isPaused("", "", rc.Name) {
-		return nil
-	}
-	return rc
+// mayDeliver says whether a lane has a receiver, and neither is paused.
+func (s *sim) mayDeliver(name webhookgate.LaneName) bool {
+	rc := s.life.receivers.For(name.Platform)
+	return rc != nil && !s.isPaused(name.Platform, name.Tenant, rc.Name) && !s.isHeld[name.Tenant]
 }
 
 // mayBeDealt notes that somebody may have dealt with a rejection, also if nobody hears of it.
@@ -121,17 +122,13 @@ func (s *sim) isPaused(platform, tenant, receiver string) bool {
 // advance runs what happens until then, and claims lanes when they are due.
 func (s *sim) advance(until time.Time) {
 	for {
-		due := time.UnixMicro(s.m.NextDue(s.receiverFor)).UTC()
+		due := time.UnixMicro(s.m.NextDue(s.mayDeliver)).UTC()
 		claim := !s.gathering && due.Before(until) && (len(s.events) == 0 || due.Before(s.events[0].at))
 		if claim {
 			if due.After(s.now) {
 				s.now = due
 			}
-			s.submit(s.m.Claim(s.receiverFor, func(leases []*lane.Lease) {
-				for _, l := range leases {
-					s.deliver(l)
-				}
-			}))
+			s.submit(s.m.Claim(s.mayDeliver))
 			continue
 		}
 		if len(s.events) == 0 || s.events[0].at.After(until) {
@@ -148,23 +145,15 @@ func (s *sim) advance(until time.Time) {
 }
 
 func (s *sim) settle(o *lane.Outcome, a *arrival) {
-	s.submit(s.m.Settle(o, a.webhook.Lane, func() {
-		if o.NextLease != nil {
-			s.deliver(o.NextLease)
-		}
-	}))
+	s.submit(s.m.Settle(o, a.webhook.Lane))
 }
 
 func (s *sim) deliver(lease *lane.Lease) {
 	w, life := s.world, s.life
 	a := w.byID[lease.Webhook.UUID]
-	o := &lane.Outcome{Lease: lease, Began: time.Now(), WantsNext: w.r.IntN(10) > 0}
+	o := &lane.Outcome{Lease: lease, Began: time.Now()}
 	name := lease.Receiver.Name
-	if s.isHeld[a.tenant] {
-		s.violation("(f) arrival %d is to be delivered, and its tenant is paused", a.number)
-	}
-	lease.GivenBack = w.r.IntN(40) == 0 // others have found that the receiver fails for everybody
-	if lease.GivenBack || s.isPaused(a.webhook.Lane.Platform, a.tenant, name) {
+	if w.r.IntN(40) == 0 || s.isHeld[a.tenant] || s.isPaused(a.webhook.Lane.Platform, a.tenant, name) {
 		o.Aborted = true
 		s.settle(o, a)
 		return
@@ -176,7 +165,7 @@ func (s *sim) deliver(lease *lane.Lease) {
 		if w.end(t, word, s.now); t.status == 0 {
 			o.Try.Err = syscall.ECONNREFUSED
 		}
-		o.Try.Status, o.Took, o.Counts = t.status, took, t.status == 500 // others are accepted meanwhile
+		o.Try.Status, o.Took = t.status, took
 		if s.shared && w.r.IntN(20) == 0 {
 			// It stands still, and the lease ends before the outcome is written.
 			until := s.now.Add(w.lease + pick(w.r, 10*time.Millisecond, time.Second/2, time.Second, 5*time.Second))
@@ -252,20 +241,17 @@ func (s *sim) accept() {
 	a := s.arrive(&hook, e.Tenant, strings.TrimSuffix(strings.TrimPrefix(string(hook.Body), e.Tenant), " other"))
 	life := s.life
 	s.mayBeDealt(e.ID)
-	s.submit(s.m.Accept(e.ID, &hook, w.r.IntN(2) == 0, func(got lane.Answer, lease *lane.Lease) {
+	s.submit(s.m.Accept(e.ID, &hook, w.r.IntN(2) == 0, func(got lane.Answer, err error) {
 		a.ended, a.to = true, s.now
 		if !life.dead.IsZero() {
 			return
 		}
-		if a.ok = got.Err == nil; a.ok {
+		if a.ok = err == nil; a.ok {
 			w.seen["accepted"] = true
 			if got.DuplicateOf != "" || s.dealt[e.ID] {
 				s.violation("(i) rejection %d was accepted twice, or as a copy", e.ID)
 			}
 			s.dealt[e.ID] = true
-		}
-		if lease != nil {
-			s.deliver(lease)
 		}
 	}))
 }
@@ -274,7 +260,6 @@ func (s *sim) accept() {
 func (s *sim) resume(tenant string) {
 	s.resumes++
 	delete(s.isHeld, tenant)
-	s.submit(s.m.Pause(webhookgate.LaneName{Platform: platform(tenant), Tenant: tenant}, false, func(error) {}))
 }
 
 // lastInvalid is when a rejection, or a copy of it, may last have come.
@@ -310,6 +295,9 @@ func (s *sim) judgeInvalid() {
 			return slices.ContainsFunc(w.arrivals, func(a *arrival) bool {
 				former, accepted := s.accepted[a.webhook.ID] // it only supersedes what came before it
 				isNewer := a.tenant == e.Tenant && a.webhook.Snapshot && a.entry != nil && a.entry.ID > e.ID
+				if !certain && a.tenant == e.Tenant && a.webhook.Snapshot && (a.original != "" || !a.ok) {
+					isNewer = isNewer || !a.to.Before(r.from) // a copy of the last snapshot is one, too
+				}
 				switch {
 				case certain:
 					return isNewer && a.from.After(last) && !accepted
@@ -376,13 +364,12 @@ func (s *sim) judgeTaken() {
 		if o.entry == nil && o.receiver == "" { // erased since then; it may have been stored
 			continue
 		}
-		waits, held, failures := n.to.Sub(o.from) < w.maxAge, false, 0
+		waits, held := n.to.Sub(o.from) < w.maxAge, false
 		for _, t := range w.tries {
 			if t.arrival != o || t.ended.IsZero() || t.ended.After(n.to) {
 				continue
 			}
-			failures += number(t.status == 500)
-			waits = waits && !t.accepted() && t.status != 422 && failures < worldTries
+			waits = waits && !t.accepted() && t.status != 422
 			settled := t.ended.Add(w.settled).Before(n.from) && !w.trouble(t.began, n.to, true)
 			held = t.accepted() && t.receiver == n.receiver && settled && n.to.Sub(t.ended) < w.window
 		}
@@ -400,7 +387,7 @@ func (s *sim) judgeTries() {
 		*arrival
 		instance int
 	}
-	rejections, ended := make(map[delivery]int), make(map[delivery]bool)
+	ended := make(map[delivery]bool)
 	for _, t := range w.tries {
 		d := delivery{t.arrival, t.instance}
 		isUnsure := func(r *redelivery) bool { return r.unsure }
@@ -408,9 +395,7 @@ func (s *sim) judgeTries() {
 		if ended[d] && !unsure {
 			w.violation("(b) arrival %d was tried again, though it is parked", t.number)
 		}
-		if rejections[d] += number(t.status == 500); rejections[d] >= worldTries || t.status == 422 {
-			ended[d] = true
-		}
+		ended[d] = ended[d] || t.status == 422
 	}
 }
 
@@ -436,15 +421,12 @@ func (s *sim) send(tenant, snapshot string) {
 		a.version = s.change(tenant, snapshot)
 	}
 	life := s.life
-	s.submit(s.m.Take(a.webhook, func(got lane.Answer, lease *lane.Lease) {
+	s.submit(s.m.Take(a.webhook, func(got lane.Answer, err error) {
 		a.ended, a.to = true, s.now
 		if !life.dead.IsZero() {
 			return
 		}
-		a.ok, a.err, a.original = got.Err == nil, got.Err, got.DuplicateOf
-		if lease != nil {
-			s.deliver(lease)
-		}
+		a.ok, a.err, a.original = err == nil, err, got.DuplicateOf
 	}))
 }
 
@@ -654,8 +636,7 @@ func (s *sim) step(n int) {
 	case "outage":
 		w.outages[pick(w.r, "one", "two")] = s.now.Add(pick(w.r, w.pace.outages...))
 	case "pause":
-		resumes := s.resumes
-		s.submit(s.m.Pause(name, true, func(error) { s.isHeld[tenant] = s.resumes == resumes }))
+		s.isHeld[tenant] = true
 	case "resume":
 		s.resume(tenant)
 	case "kill":
@@ -736,7 +717,7 @@ func TestWorldsOnLanes(t *testing.T) {
 	case testkit.WithRace(): // one goroutine has no races
 		count = 300
 	}
-	began, asked, tries, arrivals := time.Now(), 0, 0, 0
+	began, tries, arrivals := time.Now(), 0, 0
 	seen := make(map[string]int)
 	failed := 0
 	from := uint64(1)
@@ -760,16 +741,14 @@ func TestWorldsOnLanes(t *testing.T) {
 			isHeld:    make(map[string]bool),
 			dealt:     make(map[int64]bool),
 		}
-		lease := 100 * 365 * 24 * time.Hour
 		if s.shared {
-			lease = 10 * time.Second
-			w.lease = lease
+			w.lease = 10*time.Second + w.timeout
 		}
-		s.m = NewMemory(&w.cfg, seed, lease)
+		s.m = NewMemory(&w.cfg, seed)
 		s.m.Alone = !s.shared
-		s.m.Reserve = func(rc *receiver.Receiver) bool { return !s.isPaused("", "", rc.Name) && w.r.IntN(5) > 0 }
+		s.m.Places = func(name webhookgate.LaneName) bool { return s.mayDeliver(name) && w.r.IntN(5) > 0 }
 		s.live()
-		asked, tries, arrivals = asked+s.m.Asked, tries+len(w.tries), arrivals+len(w.arrivals)
+		tries, arrivals = tries+len(w.tries), arrivals+len(w.arrivals)
 		seen["world"]++
 		for k := range w.seen {
 			seen[k]++
@@ -781,8 +760,8 @@ func TestWorldsOnLanes(t *testing.T) {
 		}
 	}
 	took := time.Since(began)
-	t.Logf("%.0f worlds a second; %d arrivals, %d tries, %d questions; %v",
-		float64(seen["world"])/took.Seconds(), arrivals, tries, asked, seen)
+	t.Logf("%.0f worlds a second; %d arrivals, %d tries; %v",
+		float64(seen["world"])/took.Seconds(), arrivals, tries, seen)
 }
 
 // A lane is read as it was written: its fields are the columns of 001.sql, each once.
@@ -804,9 +783,9 @@ func TestLaneIsItsColumns(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, open func() engine.Engine) {
 		e := open()
 		defer e.Close()
-		wrote := &lane.Lane{LaneName: webhookgate.LaneName{Tenant: "t", Platform: "p"}, Paused: true}
+		wrote := &lane.Lane{LaneName: webhookgate.LaneName{Tenant: "t", Platform: "p"}}
 		columns := engine.LaneColumns
-		fields := laneFields(wrote, new(int64))
+		fields := laneFields(wrote)
 		if len(fields) != len(columns) {
 			t.Fatalf("%d fields, and %d columns", len(fields), len(columns))
 		}
@@ -816,9 +795,6 @@ func TestLaneIsItsColumns(t *testing.T) {
 				if n > 3 {
 					*f = 100 + int64(n)
 				}
-				if c == "last_result" {
-					*f = lane.LastDown
-				}
 			case *string:
 				if n > 2 {
 					*f = fmt.Sprint("text", n)
@@ -826,7 +802,7 @@ func TestLaneIsItsColumns(t *testing.T) {
 			case *[]byte:
 				*f = fmt.Append(nil, "bytes", n)
 			}
-			if name := columnOf(wrote, fields[n]); name != c && c != "paused" {
+			if name := columnOf(wrote, fields[n]); name != c {
 				t.Errorf("column %s is the field %s", c, name)
 			}
 		}
@@ -878,14 +854,14 @@ func TestWebhookIsItsColumns(t *testing.T) {
 			check(t, e.Write(func(tx engine.Tx) error { write(tx); return nil }))
 			var read *lane.Webhook
 			check(t, e.Read(t.Context(), func(tx engine.Tx) error {
-				tx.Queue("webhooks", func(r engine.Row) (err error) { read, err = scanWhole(r); return err }, engine.Among{101})
+				tx.Queue("webhooks", func(r engine.Row) (err error) { read, err = scanWhole(r); return err }, []int64{101})
 				return tx.Send()
 			}))
 			if got, want := row(read), row(wrote); got != want {
 				t.Errorf("%s: read  %s\nwrote %s", what, got, want)
 			}
 		}
-		readAfter("new", wrote, func(tx engine.Tx) { insertWebhooks(tx, []*lane.Webhook{wrote}) })
+		readAfter("new", wrote, func(tx engine.Tx) { queueRows(tx, "webhook_add", []*lane.Webhook{wrote}, webhookColumns) })
 		later := *wrote
 		later.State, later.Why, later.Tries = state.Discarded, "another", 201
 		later.Rank, later.Changed = 202, clock.Moment(203)

@@ -2,7 +2,7 @@ package inbox
 
 import (
 	"bytes"
-	"cmp"
+
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,40 +12,37 @@ import (
 	"usher/internal/clock"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
-	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
 
 // Memory has lanes without a database, for the property test: what a transaction does not load is a slice.
 type Memory struct {
-	cfg   *Config
-	owner []byte
-	r     *rand.Rand
-	lanes map[webhookgate.LaneName]*lane.Lane
-	hooks map[webhookgate.LaneName][]*lane.Webhook // by number
-	known map[webhookgate.LaneName]*snapshot.Stored
-	runs  map[int]int64 // their marks
-	last  int64
-	lease time.Duration
-
-	Now     int64
-	Alone   bool
-	Reserve func(*receiver.Receiver) bool
-	Asked   int // how often a lane asked for rows
-	fault   error
+	cfg      *Config
+	owner    []byte
+	r        *rand.Rand
+	lanes    map[webhookgate.LaneName]*lane.Lane
+	hooks    map[webhookgate.LaneName][]*lane.Webhook // by number
+	known    map[webhookgate.LaneName]*snapshot.Stored
+	runs     map[int]int64 // their marks
+	last     int64
+	Now      int64
+	Alone    bool
+	Places   func(webhookgate.LaneName) bool // whether there is one
+	accepted map[string]int64                // when receivers last accepted something
+	fault    error
 }
 
-func NewMemory(cfg *Config, seed uint64, lease time.Duration) *Memory {
+func NewMemory(cfg *Config, seed uint64) *Memory {
 	return &Memory{
-		cfg:   cfg,
-		owner: []byte{1},
-		r:     rand.New(rand.NewPCG(seed, 77)),
-		lanes: make(map[webhookgate.LaneName]*lane.Lane),
-		hooks: make(map[webhookgate.LaneName][]*lane.Webhook),
-		known: make(map[webhookgate.LaneName]*snapshot.Stored),
-		runs:  make(map[int]int64),
-		lease: lease,
+		cfg:      cfg,
+		owner:    []byte{1},
+		r:        rand.New(rand.NewPCG(seed, 77)),
+		lanes:    make(map[webhookgate.LaneName]*lane.Lane),
+		hooks:    make(map[webhookgate.LaneName][]*lane.Webhook),
+		known:    make(map[webhookgate.LaneName]*snapshot.Stored),
+		runs:     make(map[int]int64),
+		accepted: make(map[string]int64),
 	}
 }
 
@@ -66,24 +63,27 @@ type memTurn struct {
 	lane.Turn
 	m      *Memory
 	copies map[string]*lane.Webhook // invalid webhooks by lane and digest
+	leases []*lane.Lease
 }
 
-// Turn is a transaction for works. Sometimes it runs twice, and sometimes more is in memory than was asked for.
-func (m *Memory) Turn(works []Work) (after []func()) {
+// Turn is a transaction for works, and returns what it has leased. Sometimes it runs twice.
+func (m *Memory) Turn(works []Work) (after []func(), leases []*lane.Lease) {
 	var t *memTurn
-	hooks, known, runs, last := m.hooks, m.known, m.runs, m.last
+	runs, last := m.runs, m.last
 	for again := m.r.IntN(4) == 0; ; again = false {
-		m.hooks, m.known, m.runs = maps.Clone(hooks), maps.Clone(known), maps.Clone(runs)
-		m.last = last
+		m.runs, m.last = maps.Clone(runs), last
 		t = &memTurn{m: m, copies: make(map[string]*lane.Webhook)}
 		t.Turn = lane.Turn{
 			Rules:       &m.cfg.Rules,
-			Process:     lane.Process{Owner: m.owner, LeaseTime: m.lease, Alone: m.Alone},
+			Owner:       m.owner,
+			Alone:       m.Alone,
 			Now:         m.Now,
 			AskedAt:     time.Now(),
-			Lanes:       make(map[webhookgate.LaneName]*lane.Lane),
-			Inbox:       t,
 			MayTakeOver: true,
+			Numbers:     m.last,
+			Used:        make(map[string]int64),
+			Accepted:    m.accepted,
+			Lanes:       make(map[webhookgate.LaneName]*lane.Lane),
 			AddedBytes:  make(map[string]int64),
 		}
 		after = nil
@@ -94,9 +94,16 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 			break
 		}
 	}
+	for _, name := range lane.SortedNames(t.Lanes) {
+		l := t.Lanes[name]
+		if rc, waits := l.Ready(); rc != nil && !waits && m.Places(name) {
+			t.leases = append(t.leases, l.Lease(rc))
+		}
+	}
+	m.last = t.Numbers
 	c := t.Changes()
-	for k, all := range m.hooks {
-		m.hooks[k] = slices.Clone(all)
+	for _, l := range c.Erased {
+		delete(m.hooks, l.LaneName)
 	}
 	for _, h := range c.Added {
 		m.hooks[h.LaneName] = append(m.hooks[h.LaneName], h.Row())
@@ -106,15 +113,19 @@ func (m *Memory) Turn(works []Work) (after []func()) {
 		all[slices.IndexFunc(all, func(w *lane.Webhook) bool { return w.ID == h.ID })] = h.Row()
 	}
 	for _, s := range c.Snapshots {
-		m.known[webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}] = s
+		name := webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}
+		if m.known[name] = s; s.Erased {
+			delete(m.known, name)
+		}
 	}
-	for _, l := range slices.Concat(c.Lanes, c.Stamped) {
+	for _, l := range c.Lanes {
 		m.lanes[l.LaneName] = l.Row()
 	}
-	return after
+	return after, t.leases
 }
 
-func (t *memTurn) lane(name webhookgate.LaneName) *lane.Lane {
+// lane returns a lane with what a transaction reads of it. outcome is the webhook whose try has ended; zero: none.
+func (t *memTurn) lane(name webhookgate.LaneName, outcome int64) *lane.Lane {
 	if l := t.Lanes[name]; l != nil {
 		return l
 	}
@@ -122,65 +133,35 @@ func (t *memTurn) lane(name webhookgate.LaneName) *lane.Lane {
 	if row == nil {
 		row = lane.New(name)
 	}
-	l := t.Load(row.Row())
-	if t.m.r.IntN(2) == 0 { // the first may be in memory or not
-		l.First()
+	l := row.Row()
+	t.Add(l)
+	var first *lane.Webhook
+	for _, h := range t.m.hooks[name] {
+		switch h.State {
+		case state.Waiting:
+			if h.ID != outcome && (first == nil || h.ID < first.ID) {
+				first = h
+			}
+		case state.Parked, state.Invalid:
+			if h.State == state.Invalid || h.Snapshot {
+				l.Load(h.Row())
+			}
+		}
+	}
+	if first != nil {
+		l.LoadFirst(first.Row(), outcome)
 	}
 	return l
 }
 
-// rows returns the webhooks of a lane that fit, as they are read from the database.
-func (t *memTurn) rows(l *lane.Lane, fits func(*lane.Webhook) bool) (all []*lane.Webhook) {
-	t.m.Asked++
-	for _, h := range t.m.hooks[l.LaneName] {
-		if fits(h) {
-			row := *h
-			all = append(all, &row)
-		}
-	}
-	return all
-}
-
-func (t *memTurn) FirstWaiting(l *lane.Lane, except []int64) *lane.Webhook {
-	waiting := t.rows(l, func(h *lane.Webhook) bool {
-		return h.State == state.Waiting && !slices.Contains(except, h.ID)
-	})
-	if len(waiting) == 0 {
-		return nil
-	}
-	return slices.MinFunc(waiting, func(a, b *lane.Webhook) int { return cmp.Compare(a.ID, b.ID) })
-}
-
-func (t *memTurn) InvalidWebhooks(l *lane.Lane) []*lane.Webhook {
-	return t.rows(l, func(h *lane.Webhook) bool { return h.State == state.Invalid })
-}
-
-func (t *memTurn) ParkedSnapshots(l *lane.Lane) []*lane.Webhook {
-	return t.rows(l, func(h *lane.Webhook) bool { return h.State == state.Parked && h.Snapshot })
-}
-
-func (t *memTurn) LastSnapshot(l *lane.Lane) *snapshot.Stored { return t.m.known[l.LaneName] }
-
-func (t *memTurn) EraseTenant(l *lane.Lane) int {
-	count := len(t.m.hooks[l.LaneName])
-	delete(t.m.hooks, l.LaneName)
-	delete(t.m.known, l.LaneName)
-	return count
-}
-
-func (t *memTurn) NextNumber() int64                             { t.m.last++; return t.m.last }
-func (t *memTurn) CheckRoom(*lane.Lane, int64) error             { return nil }
-func (t *memTurn) Reserve(rc *receiver.Receiver, _ int64) bool   { return t.m.Reserve(rc) }
-func (t *memTurn) IsDelivering(webhookgate.LaneName, int64) bool { return false }
-
-func (m *Memory) Take(w *webhookgate.Webhook, done func(lane.Answer, *lane.Lease)) Work {
+func (m *Memory) Take(w *webhookgate.Webhook, done func(lane.Answer, error)) Work {
 	in := arriving(w)
 	return func(t *memTurn) func() {
-		in, l := in, t.lane(w.Lane)
+		in, l := in, t.lane(w.Lane, 0)
 		noted := t.mustNote(l, "a webhook")
-		a := l.Receive(&in)
+		a, err := l.Receive(&in)
 		noted()
-		return func() { done(a, a.Lease) }
+		return func() { done(a, err) }
 	}
 }
 
@@ -188,7 +169,7 @@ func (m *Memory) Take(w *webhookgate.Webhook, done func(lane.Answer, *lane.Lease
 func (t *memTurn) mustNote(l *lane.Lane, what string) func() {
 	last := l.Last
 	return func() {
-		if l.Last <= last || l.LastAt != t.Now || l.Last > t.m.last {
+		if l.Last <= last || l.LastAt != t.Now || l.Last > t.Numbers {
 			t.m.fault = fmt.Errorf("(j) after %s the last number of %s is %d at %d, it was %d; now is %d",
 				what, l.Tenant, l.Last, l.LastAt, last, t.Now)
 		}
@@ -198,7 +179,7 @@ func (t *memTurn) mustNote(l *lane.Lane, what string) func() {
 // Begin begins a run of reconcile.
 func (m *Memory) Begin(run int, done func()) Work {
 	return func(t *memTurn) func() {
-		t.m.runs[run] = t.NextNumber()
+		t.m.runs[run] = t.NewNumber()
 		return done
 	}
 }
@@ -209,11 +190,11 @@ func (m *Memory) Reconcile(
 	run int, w *webhookgate.Webhook, mode lane.ReconcileMode, decided, done func(lane.Compared),
 ) Work {
 	in := arriving(w)
-	in.Source, in.Later = FromReconcile, true
+	in.Source = FromReconcile
 	return func(t *memTurn) func() {
 		says, _ := snapshot.Decode(w.State.Features)
 		offer := lane.ListLine{Incoming: in, Says: says}
-		c := t.lane(w.Lane).Reconcile(&offer, t.m.runs[run], mode)
+		c := t.lane(w.Lane, 0).Reconcile(&offer, t.m.known[w.Lane], t.m.runs[run], mode)
 		decided(c)
 		return func() { done(c) }
 	}
@@ -227,7 +208,7 @@ func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work
 		in.LaneName = webhookgate.LaneName{}
 	}
 	return func(t *memTurn) func() {
-		l := t.lane(in.LaneName)
+		l := t.lane(in.LaneName, 0)
 		key := fmt.Sprint(in.LaneName, in.Digest)
 		for _, h := range t.m.hooks[in.LaneName] {
 			if h.State == state.Invalid && bytes.Equal(h.Digest, in.Digest) && t.copies[key] == nil {
@@ -243,45 +224,46 @@ func (m *Memory) RecordInvalid(w *webhookgate.Webhook, done func(id int64)) Work
 }
 
 // Accept takes in a webhook that is invalid.
-func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(lane.Answer, *lane.Lease)) Work {
+func (m *Memory) Accept(id int64, w *webhookgate.Webhook, force bool, done func(lane.Answer, error)) Work {
 	in := arriving(w)
 	return func(t *memTurn) func() {
-		in, l, a := in, t.lane(w.Lane), lane.Answer{}
+		in, l, a := in, t.lane(w.Lane, 0), lane.Answer{}
 		in.Accepting = t.load(l, id)
-		if a.Err = l.CheckAccept(&in, force); a.Err == nil {
-			a = l.Receive(&in)
+		err := l.CheckAccept(&in, t.m.known[w.Lane], force)
+		if err == nil {
+			a, err = l.Receive(&in)
 		}
-		return func() { done(a, a.Lease) }
+		return func() { done(a, err) }
 	}
 }
 
-func (m *Memory) Settle(o *lane.Outcome, name webhookgate.LaneName, done func()) Work {
+func (m *Memory) Settle(o *lane.Outcome, name webhookgate.LaneName) Work {
 	return func(t *memTurn) func() {
-		result := t.lane(name).EndTry(o)
-		return func() { o.AfterTry = result; done() }
+		o.AfterTry = t.lane(name, o.Lease.Webhook.ID).EndTry(o)
+		if o.Try.Accepted() && !o.LeaseLost {
+			m.accepted[o.Lease.Receiver.Name] = m.Now
+		}
+		return func() {}
 	}
 }
 
-// Claim leases the lanes that are due.
-func (m *Memory) Claim(rc func(platform string) *receiver.Receiver, done func([]*lane.Lease)) Work {
+// Claim has the lanes that are due in a transaction.
+func (m *Memory) Claim(may func(webhookgate.LaneName) bool) Work {
 	return func(t *memTurn) func() {
-		var leases []*lane.Lease
 		for _, k := range lane.SortedNames(m.lanes) {
-			if row := m.lanes[k]; row.Due <= m.Now && rc(row.Platform) != nil {
-				if lease := t.lane(row.LaneName).Claim(rc(row.Platform)); lease != nil {
-					leases = append(leases, lease)
-				}
+			if row := m.lanes[k]; row.Due <= m.Now && may(k) {
+				t.lane(k, 0)
 			}
 		}
-		return func() { done(leases) }
+		return func() {}
 	}
 }
 
 // NextDue is when the next lane is due.
-func (m *Memory) NextDue(rc func(platform string) *receiver.Receiver) int64 {
+func (m *Memory) NextDue(may func(webhookgate.LaneName) bool) int64 {
 	next := clock.Never
 	for _, l := range m.lanes {
-		if rc(l.Platform) != nil {
+		if may(l.LaneName) {
 			next = min(next, l.Due)
 		}
 	}
@@ -290,14 +272,14 @@ func (m *Memory) NextDue(rc func(platform string) *receiver.Receiver) int64 {
 
 func (m *Memory) act(name webhookgate.LaneName, does func(*memTurn, *lane.Lane) error, done func(error)) Work {
 	return func(t *memTurn) func() {
-		err := does(t, t.lane(name))
+		err := does(t, t.lane(name, 0))
 		return func() { done(err) }
 	}
 }
 
 // load has a named webhook in memory.
 func (t *memTurn) load(l *lane.Lane, id int64) *lane.Webhook {
-	if h := l.Loaded(id); h != nil || slices.Contains(l.LoadedIDs(), id) {
+	if h := l.Loaded(id); h != nil {
 		return h
 	}
 	for _, h := range t.m.hooks[l.LaneName] {
@@ -330,16 +312,12 @@ func (m *Memory) Discard(e *lane.Webhook, done func(error)) Work {
 func (m *Memory) Erase(name webhookgate.LaneName, done func(error)) Work {
 	return m.act(name, func(t *memTurn, l *lane.Lane) error {
 		noted := t.mustNote(l, "an erasure")
-		_, err := l.Erase()
+		err := l.Erase()
 		if err == nil {
 			noted()
 		}
 		return err
 	}, done)
-}
-
-func (m *Memory) Pause(name webhookgate.LaneName, yes bool, done func(error)) Work {
-	return m.act(name, func(t *memTurn, l *lane.Lane) error { l.SetPaused(yes); return nil }, done)
 }
 
 // List returns all webhooks, the newest first.

@@ -100,21 +100,31 @@ func (s *Inbox) beat(up bool) {
 	var outage Missed
 	asked := time.Now()
 	err := s.write(func(tx engine.Tx) error {
+		var stored Missed
 		var last, now int64
-		tx.Queue("gate_up", func(r engine.Row) error { return r.Scan(&last) })
+		tx.Queue("missed_lock", func(r engine.Row) (err error) { stored, last, err = scanMissed(r); return err })
 		tx.Now(&now)
 		if err := tx.Send(); err != nil {
 			return err
 		}
 		now = s.applyOffset(now)
+		// So what is in memory may seem to have come a little later than it did, but never before a reconcile that had begun
+		// earlier.
+		dated := func(at time.Time) time.Time { return clock.Moment(now - clock.Micros(asked.Sub(at))) }
+		all, gateUp := stored, last
+		if !inMemory.From.IsZero() {
+			all = all.Add(Missed{dated(inMemory.From), dated(inMemory.To), inMemory.Webhooks})
+		}
 		outage = Missed{}
 		if due {
 			if began, found := b.outage(last, now); found {
 				outage = Missed{clock.Moment(began), clock.Moment(now), 0}
 			}
-			tx.Queue("gate_up_save", nil, now)
+			gateUp = now
 		}
-		return storeMissed(tx, inMemory, outage, now, asked)
+		all = all.Add(outage)
+		tx.Queue("missed_save", nil, microsOrZero(all.From), microsOrZero(all.To), int64(all.Webhooks), gateUp)
+		return nil
 	})
 	if err != nil {
 		return
@@ -137,35 +147,23 @@ func (s *Inbox) beat(up bool) {
 	}
 }
 
-// storeMissed adds to what is stored. asked is our time before the database's was read: so what is in memory may seem to
-// have come a little later than it did, but never before a reconcile that had begun earlier.
-func storeMissed(tx engine.Tx, inMemory, outage Missed, now int64, asked time.Time) error {
-	if !inMemory.From.IsZero() {
-		dated := func(at time.Time) time.Time { return clock.Moment(now - clock.Micros(asked.Sub(at))) }
-		inMemory.From, inMemory.To = dated(inMemory.From), dated(inMemory.To)
+func (s *Inbox) beatIfDue() {
+	if s.health.lastErr() == nil && !s.cfg.ReadOnly {
+		s.beat(s.cfg.GateUp != nil && s.cfg.GateUp() && s.Err() == nil)
 	}
-	all := inMemory.Add(outage)
-	if all.From.IsZero() {
-		return nil
-	}
-	queueMissed(tx, "missed_take", func(m Missed) { all = all.Add(m) })
-	if err := tx.Send(); err != nil {
-		return err
-	}
-	tx.Queue("missed_add", nil, all.From.UnixMicro(), all.To.UnixMicro(), int64(all.Webhooks))
-	return nil
 }
 
-// queueMissed queues a statement whose rows are what was missed.
-func queueMissed(tx engine.Tx, statement string, each func(Missed)) {
-	tx.Queue(statement, func(r engine.Row) error {
-		var from, to int64
-		var m Missed
-		err := r.Scan(&from, &to, &m.Webhooks)
-		if err == nil {
-			m.From, m.To = clock.Moment(from), clock.Moment(to)
-			each(m)
-		}
-		return err
-	})
+// endMissed notes that nothing is missed any more that ended until then.
+func (t *turn) endMissed(until time.Time) {
+	t.tx.Queue("missed_end", nil, until.UnixMicro(), t.Now)
+	t.person = true
+	t.Then(func() { t.s.endMissed(t.s.ours(until)) })
+}
+
+// scanMissed reads what was missed, and when a gate was last up.
+func scanMissed(r engine.Row) (m Missed, gateUp int64, err error) {
+	var from, to int64
+	err = r.Scan(&from, &to, &m.Webhooks, &gateUp)
+	m.From, m.To = momentOrZero(from), momentOrZero(to)
+	return m, gateUp, err
 }

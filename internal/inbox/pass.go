@@ -40,6 +40,7 @@ const (
 type passing struct {
 	s *Inbox
 	Pass
+	run   runID
 	tell  func(some []lane.Compared, seen int) error
 	batch []*lane.ListLine // each tenant once
 	size  int
@@ -57,8 +58,8 @@ type passing struct {
 func (s *Inbox) Reconcile(
 	ctx context.Context, pass Pass, next func() ([]byte, error), tell func(some []lane.Compared, seen int) error,
 ) (*Run, error) {
-	pass.Run = withoutZero(pass.Run)
 	p := &passing{s: s, Pass: pass, tell: tell, seen: make(map[[16]byte][16]byte), found: make(lane.Counts)}
+	p.run, p.err = parseRun(pass.Run)
 	for number := 1; p.err == nil; number++ {
 		line, err := next()
 		if errors.Is(err, io.EOF) {
@@ -91,7 +92,7 @@ func (p *passing) flush() {
 		mode = lane.ToCompare
 	}
 	if p.err == nil {
-		all, p.err = p.s.decideBatch(p.Run, p.batch, mode)
+		all, p.err = p.s.decideBatch(p.run, p.batch, mode)
 	}
 	if p.err != nil {
 		return
@@ -122,7 +123,7 @@ func (p *passing) end(ctx context.Context) (*Run, error) {
 	}
 	settled := p.Failed == "" && p.found.Open() == 0 && (whole || p.Rest)
 	if p.err == nil && (whole || settled) {
-		p.err = p.s.endRun(p.Run, settled)
+		p.err = p.s.endRun(p.run, settled)
 	}
 	return &Run{ID: p.Run, Found: p.found, Failed: p.Failed}, p.err
 }
@@ -143,7 +144,7 @@ func (p *passing) addUnlisted(ctx context.Context) {
 					page = append(page, c)
 				}
 				return err
-			}, p.Run, last.Tenant, last.Platform, int64(unlistedPage))
+			}, p.run.at, last.Tenant, last.Platform, int64(unlistedPage))
 			read = 0
 			return tx.Send()
 		})
@@ -241,7 +242,7 @@ func (s *Inbox) readLine(line []byte) *lane.ListLine {
 		return faulty(content.Summary(faults))
 	}
 	o := &lane.ListLine{Incoming: arriving(w)}
-	o.Source, o.Later = FromReconcile, true
+	o.Source = FromReconcile
 	o.Says, _ = snapshot.Decode(w.State.Features) // they have just been encoded
 	o.Draft = lane.Compared{Platform: o.Platform, Tenant: o.Tenant}
 	if o.To == nil && !s.cfg.StoreUnclaimed {

@@ -11,7 +11,6 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/text"
-	"usher/webhookgate"
 )
 
 // A Pause holds deliveries back: all of them, those to one receiver, or those of one tenant. Deliveries that have
@@ -95,14 +94,12 @@ func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
 	if lasts < 0 { // as of an end that is over
 		return Pause{}, errPauseOver
 	}
-	return changePause(s, p, by, func(t *sqlTurn) (is Pause, err error) {
+	return changePause(s, by, func(t *turn) (is Pause) {
 		if p.Until = (time.Time{}); lasts > 0 {
-			p.Until = clock.Moment(t.Now + clock.Micros(lasts))
+			p.Until = clock.Moment(t.after(lasts))
 		}
-		t.tx.Queue("pause_add", func(r engine.Row) (err error) { is, err = scanPause(r); return err }, p.row(t.Now)...)
-		t.send()
-		t.pauseLane(p, true)
-		return is, nil
+		t.ask("pause_add", func(r engine.Row) (err error) { is, err = scanPause(r); return err }, p.row(t.Now)...)
+		return is
 	})
 }
 
@@ -113,42 +110,20 @@ func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p,
 
 // endPause lifts a pause that ends until then. Zero: now, by the database's clock.
 func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
-	return changePause(s, p, by, func(t *sqlTurn) (was bool, err error) {
-		found := func(engine.Row) error { was = true; return nil }
-		t.tx.Queue("pause_remove", found, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.Now))
-		t.send()
-		if was {
-			t.pauseLane(p, false)
-		}
-		return was, nil
+	return changePause(s, by, func(t *turn) (was bool) {
+		t.ask("pause_remove", func(engine.Row) error { was = true; return nil }, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.Now))
+		return was
 	})
 }
 
-// changePause writes a pause's row with its tenant's lane locked, if it has a tenant. Then it reads the pauses, so
-// that the change is in force here when it returns.
-func changePause[T any](s *Inbox, p Pause, by *Action, change func(*sqlTurn) (T, error)) (result T, err error) {
-	w := work{by: by}
-	if p.Tenant != "" {
-		w.lanes = []webhookgate.LaneName{p.lane()}
+// changePause writes a pause's row. Then it reads the pauses, so that the change is in force here when it returns.
+func changePause[T any](s *Inbox, by *Action, change func(*turn) T) (result T, err error) {
+	result, err = act(s, op{}, by, func(t *turn) (T, int, error) { return change(t), 0, nil })
+	if err == nil {
+		err = s.readPauses(s.run)
+		s.courier.wake()
 	}
-	result, err = act(s, w, func(t *sqlTurn) (result T, touched int, err error) {
-		result, err = change(t)
-		return result, 0, err
-	})
-	if err != nil {
-		return result, err
-	}
-	return result, s.readPauses(s.run)
-}
-
-func (t *sqlTurn) pauseLane(p Pause, yes bool) {
-	if l := t.Lanes[p.lane()]; l != nil { // else it cannot be read
-		l.SetPaused(yes)
-	}
-}
-
-func (p Pause) lane() webhookgate.LaneName {
-	return webhookgate.LaneName{Platform: p.Platform, Tenant: p.Tenant}
+	return result, err
 }
 
 // row is the pause's row.
@@ -240,11 +215,11 @@ func (s *Inbox) allPauses() []Pause {
 	return nil
 }
 
-// addPauseEnd adds to a tenant when its pause ends.
-func (s *Inbox) addPauseEnd(t *Tenant) {
+// addPause adds to a tenant whether it is paused, and when that ends.
+func (s *Inbox) addPause(t *Tenant) {
 	for _, p := range s.Paused() {
-		if t.Paused && p.Tenant == t.Tenant && p.Platform == t.Platform {
-			t.Until = p.Until
+		if p.Tenant == t.Tenant && p.Platform == t.Platform {
+			t.Paused, t.Until = true, p.Until
 		}
 	}
 }

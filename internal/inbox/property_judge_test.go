@@ -248,7 +248,7 @@ func (w *world) judgeStored(a *arrival) {
 	case state.Stored:
 		good = (w.stores && a.receiver == "" || a.run != nil && a.run.stores) && (len(a.again) == 0 || unsure)
 	case state.Parked:
-		good = last != nil && (last.status == 422 || rejections >= worldTries || e.Changed.Sub(since) > w.maxAge)
+		good = last != nil && (last.status == 422 || e.Changed.Sub(since) >= w.maxAge)
 	case state.Superseded:
 		parkedBefore := func(b *arrival) bool { // or accepted
 			accepted := func(t *try) bool { return t.arrival == b && t.accepted() && !t.ended.After(e.Changed) }
@@ -289,13 +289,11 @@ func (w *world) judgeStored(a *arrival) {
 
 // mayBeParked says whether a snapshot may have been parked by then, for a reason.
 func (w *world) mayBeParked(a *arrival, by time.Time) bool {
-	rejected := 0
 	return a.webhook.Snapshot && slices.ContainsFunc(w.tries, func(t *try) bool {
 		if t.arrival != a || t.ended.After(by) {
 			return false
 		}
-		rejected += number(t.status == 500)
-		return !t.accepted() && (t.status == 422 || rejected >= worldTries || t.ended.Sub(a.entry.Received) > w.maxAge)
+		return !t.accepted() && (t.status == 422 || t.ended.Sub(a.entry.Received) >= w.maxAge)
 	})
 }
 

@@ -59,7 +59,7 @@ type pace struct {
 var filePace = pace{
 	window:   time.Minute,
 	timeout:  2 * time.Second,
-	maxAge:   10 * time.Minute,
+	maxAge:   90 * time.Second,
 	patience: 10 * time.Second,
 	settled:  20*time.Millisecond + 8*disk,
 	answer:   20 * time.Millisecond,
@@ -79,7 +79,7 @@ const disk = 3 * time.Millisecond
 var databasePace = pace{
 	window:   1500 * time.Millisecond,
 	timeout:  300 * time.Millisecond,
-	maxAge:   4 * time.Second,
+	maxAge:   1500 * time.Millisecond,
 	lease:    2500 * time.Millisecond,
 	patience: 2500 * time.Millisecond,
 	settled:  1500 * time.Millisecond,
@@ -94,9 +94,6 @@ var databasePace = pace{
 	calm:    40 * time.Second,
 	steps:   30,
 }
-
-// worldTries is MaxTries: after so many tries that count a webhook is parked.
-const worldTries = 3
 
 // A world is an inbox, of one process or of several, with its senders and receivers.
 type world struct {
@@ -464,16 +461,15 @@ func newWorld(seed uint64, p pace) *world {
 	w.cfg = Config{
 		Rules: lane.Rules{
 			StoreUnclaimed: w.stores,
-			MaxTries:       worldTries,
-			MaxAge:         p.maxAge,
+			ParkAfter:      p.maxAge,
+			MaxBytes:       1 << 30,
+			LeaseExtra:     p.lease,
 			DedupWindow:    p.window,
 			Log:            quiet,
 			Jitter: func(d time.Duration) time.Duration {
 				return time.Duration(d.Seconds() * float64(w.backoff*w.jitter/100))
 			},
 		},
-		MaxBytes:  1 << 30,
-		LeaseTime: p.lease,
 	}
 	if *worldLog {
 		w.cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -866,14 +862,14 @@ func (p *place) sendAs(tenant, snapshot string, other bool) {
 	w.senders.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), w.patience)
 		defer cancel()
-		got := i.add(ctx, a.webhook) // as Store does, with less patience
+		original, err := i.Store(ctx, a.webhook)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		a.ended, a.to, a.gave = true, time.Now(), ctx.Err() != nil
 		if !a.life.dead.IsZero() {
 			return // nobody was there any more to be told
 		}
-		a.ok, a.err, a.original = got.Err == nil, got.Err, got.DuplicateOf
+		a.ok, a.err, a.original = err == nil, err, original
 	})
 }
 

@@ -1,7 +1,7 @@
 package inbox
 
 import (
-	"crypto/rand"
+	"fmt"
 	"time"
 
 	"usher/internal/clock"
@@ -17,8 +17,7 @@ import (
 // mark has heard nothing since the service was asked, and what the service said is at least as new.
 //
 // A pass over the list goes in batches. Each is one transaction, in which the tenants' lanes are locked and
-// judge their lines (Lane.Reconcile). Taking in is the same in another mode. The database has the last run
-// alone: after a restore or a failover that has lost its mark, numbers would say nothing.
+// judge their lines (Lane.Reconcile). Taking in is the same in another mode.
 
 // FromReconcile is the source of a webhook that usher made from what the billing service said.
 const FromReconcile = "reconcile"
@@ -29,180 +28,161 @@ const sourceHeader = "Usher-Source"
 
 const (
 	// ErrNoRun says that a run is not the last one.
-	ErrNoRun lane.Denied = "the database does not know this reconcile any more: it was restored, a failover has lost " +
-		"it, or a later reconcile has begun. Start it again"
+	ErrNoRun lane.Denied = "the database does not know this reconcile any more: it was restored, or a failover has lost " +
+		"it. Start it again"
 	// ErrNoGate says that this usher cannot reconcile.
 	ErrNoGate lane.Denied = "this usher has no webhook gate, so it does not know which receiver takes which platform: " +
 		"reconcile through an usher that has one"
 )
 
-// A Run is one 'usher reconcile'.
+// A Run is one 'usher reconcile'. Its ID is its mark, the entry of the person that began it, and when that was.
 type Run struct {
 	ID     string      `json:"id"`
-	Began  time.Time   `json:"began"`
+	Began  time.Time   `json:"began,omitzero"`
 	Found  lane.Counts `json:"found,omitempty"`
 	Failed string      `json:"failed,omitempty"` // why it failed
-
-	mark   int64 // the number with which it began
-	action int64 // the entry of the person that began it
 }
 
-// BeginRun stores that a run begins, and returns it together with the number of known tenants. When BeginRun
-// has returned, the billing service may be asked. A run before it ends: what that one has read is older.
+// runID is what the ID of a run says.
+type runID struct {
+	mark
+	action, began int64
+}
+
+func (id runID) String() string {
+	return fmt.Sprintf("%d-%d-%d-%d", id.at, id.era, id.action, id.began)
+}
+
+func parseRun(text string) (id runID, err error) {
+	if _, err = fmt.Sscanf(text, "%d-%d-%d-%d", &id.at, &id.era, &id.action, &id.began); err != nil || id.String() != text {
+		err = ErrNoRun
+	}
+	return id, err
+}
+
+// BeginRun notes that a run begins, and returns it together with the number of known tenants. When BeginRun has returned,
+// the billing service may be asked.
 func (s *Inbox) BeginRun(by *Action) (r *Run, known int, err error) {
 	if s.cfg.Receivers == nil {
 		return nil, 0, ErrNoGate
 	}
-	// Before the transaction, because others would wait until all lanes are read. A number that a lane gets
-	// meanwhile is below the mark: it comes from the same sequence, and earlier.
-	highest := int64(0)
-	err = s.read(s.run, func(tx engine.Tx) error {
-		tx.Queue("highest_last", func(row engine.Row) error { return row.Scan(&highest) })
-		tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known, new(int)) })
-		return tx.Send()
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	r, err = act(s, work{numbers: 1, above: highest}, func(t *sqlTurn) (*Run, int, error) {
-		noted := by.queue(t.tx, t.Now, 0)
+	id, err := act(s, op{numbered: true}, by, func(t *turn) (id runID, touched int, err error) {
+		t.tx.Queue("tenant_count", func(row engine.Row) error { return row.Scan(&known, new(int)) })
+		id.at, id.began = t.NewNumber(), t.Now
+		var last mark
+		queueLine(t.tx, &last)
 		t.send()
-		r := &Run{ID: rand.Text(), Began: t.Time(), mark: t.NextNumber(), action: noted.ID}
-		t.tx.Queue("run_begin", nil, r.ID, r.mark, t.Now, r.action)
-		return r, 0, nil
+		id.era = last.era
+		return id, 0, nil
 	})
-	return r, known, err
-}
-
-// lastRun returns the last run, and when the last list was compared as a whole.
-func lastRun(tx engine.Tx, statement string) (r *Run, completed int64, err error) {
-	r = new(Run)
-	tx.Queue(statement, func(row engine.Row) error {
-		var began int64
-		err := row.Scan(&r.ID, &r.mark, &began, &r.action, &completed)
-		r.Began = clock.Moment(began)
-		return err
-	})
-	err = tx.Send()
-	return r, completed, err
-}
-
-// runOf returns the run that a work is part of. Nobody begins another one meanwhile.
-func (t *sqlTurn) runOf(id string) (*Run, error) {
-	r, _, err := lastRun(t.tx, "run_lock")
-	if t.err = err; err == nil && r.ID != id {
-		err = ErrNoRun
+	if by != nil {
+		id.action = by.ID
 	}
-	return r, err
+	return &Run{ID: id.String(), Began: clock.Moment(id.began)}, known, err
+}
+
+// checkMark returns an error if this inbox is not the one, or not as far, as when a mark was taken: then numbers say nothing.
+func (t *turn) checkMark(m mark) error {
+	known := false
+	m.queueKnown(t.tx, &known)
+	if t.send(); t.err == nil && !known {
+		return ErrNoRun
+	}
+	return t.err
 }
 
 // endRun notes that a run has compared a whole list. settled: and that nothing differs any more, so that nothing is
 // missed that came before it.
-func (s *Inbox) endRun(id string, settled bool) error {
-	_, err := act(s, work{}, func(t *sqlTurn) (nothing, int, error) {
-		r, err := t.runOf(id)
-		if err != nil {
-			return nothing{}, 0, err
+func (s *Inbox) endRun(run runID, settled bool) error {
+	_, err := act(s, op{}, nil, func(t *turn) (struct{}, int, error) {
+		if err := t.checkMark(run.mark); err != nil {
+			return struct{}{}, 0, err
 		}
-		t.tx.Queue("run_complete", nil, t.Now)
+		t.tx.Queue("reconciled", nil, t.Now)
 		if settled {
-			t.tx.Queue("missed_end", nil, r.Began.UnixMicro(), t.Now)
-			t.Then(func() { s.endMissed(s.ours(r.Began)) })
+			t.endMissed(clock.Moment(run.began))
 		}
-		return nothing{}, 0, nil
+		return struct{}{}, 0, nil
 	})
-	if settled && err == nil {
-		s.changed()
-	}
 	return err
 }
 
-// decideBatch has the lane of each line of a batch decide about it, all in one transaction, which also finds
-// out whether the run is still the last one. A tenant that is only compared gets no lane.
-func (s *Inbox) decideBatch(id string, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
-	var w work
-	for _, o := range batch {
-		if o.Draft.Result == "" {
-			w.snapshots, w.bytes = append(w.snapshots, o.LaneName), w.bytes+o.Size
+// decideBatch has the lane of each line of a batch decide about it, all in one transaction. A tenant that is only compared
+// gets no lane.
+func (s *Inbox) decideBatch(run runID, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
+	o := op{snapshots: true, makes: mode.Applies(), optional: !mode.Applies()}
+	for _, line := range batch {
+		if line.Draft.Result == "" {
+			o.lanes, o.size = append(o.lanes, line.LaneName), o.size+line.Size
 		}
 	}
-	w.known = w.snapshots
-	if mode.Applies() {
-		if full := s.engine.Full(); full != nil { // the last room is for outcomes
-			return nil, full
-		}
-		w.lanes, w.known, w.numbers = w.snapshots, nil, int64(len(w.snapshots))
+	if full := s.engine.Full(); full != nil && mode.Applies() { // the last room is for outcomes
+		return nil, full
 	}
-	done, err := act(s, w, func(t *sqlTurn) (done []lane.Compared, touched int, err error) {
-		run, err := t.runOf(id)
-		if err != nil {
+	return act(s, o, nil, func(t *turn) (done []lane.Compared, touched int, err error) {
+		if err := t.checkMark(run.mark); err != nil {
 			return nil, 0, err
 		}
-		return t.decideLines(run, batch, w.snapshots, mode), 0, nil
+		return t.decideLines(run, batch, o.lanes, mode), 0, nil
 	})
-	var first []TenantRef
-	for _, c := range done {
-		if c.Applied {
-			s.cfg.Changed(c.Tenant)
-		}
-		if c.Applied && c.Result == lane.NewTenant {
-			first = append(first, TenantRef{c.Platform, c.Tenant})
-		}
-	}
-	if len(first) > 0 {
-		s.background.Go(func() { s.warnIfAmbiguous(first...) })
-	}
-	return done, err
 }
 
 // decideLines returns what came of each line. names are the lanes that it has locked.
-func (t *sqlTurn) decideLines(
-	run *Run, batch []*lane.ListLine, names []webhookgate.LaneName, mode lane.ReconcileMode,
-) (done []lane.Compared) {
-	elsewhere, applied := t.readElsewhere(names), 0
-	for _, o := range batch {
-		c := o.Draft
+func (t *turn) decideLines(run runID, batch []*lane.ListLine, names []webhookgate.LaneName, mode lane.ReconcileMode) (done []lane.Compared) {
+	elsewhere := t.readElsewhere(names)
+	var first []TenantRef
+	applied := 0
+	for _, line := range batch {
+		c := line.Draft
 		if c.Result == "" {
 			may := mode
-			if o.Contradicts { // nobody knows which line is right
+			if line.Contradicts { // nobody knows which line is right
 				may = lane.ToCompare
 			}
-			l := t.Lanes[o.LaneName]
-			if l == nil { // usher does not know the tenant, or cannot read its row
-				l, may = t.UnknownLane(o.LaneName), lane.ToCompare
+			l := t.Lanes[line.LaneName]
+			if l == nil {
+				l = t.UnknownLane(line.LaneName)
 			}
-			if c = l.Reconcile(o, run.mark, may); c.Result == lane.NewTenant && t.snapshots[o.LaneName] == nil {
-				c.Elsewhere = elsewhere[o.LaneName]
+			c = l.Reconcile(line, t.known[line.LaneName], run.at, may)
+			if c.Result == lane.NewTenant && t.known[line.LaneName] == nil {
+				c.Elsewhere = elsewhere[line.LaneName]
 			}
 		}
 		if c.Applied {
 			applied++
+			t.Then(func() { t.s.cfg.Changed(c.Tenant) })
+			if c.Result == lane.NewTenant {
+				first = append(first, TenantRef{c.Platform, c.Tenant})
+			}
 		}
 		if c.Err != nil {
+			t.noteRoom(c.Err)
 			mode = lane.ToCompare
 		}
 		done = append(done, c)
 	}
 	if applied > 0 {
-		(&Action{ID: run.action}).queue(t.tx, t.Now, applied)
+		(&Action{ID: run.action}).note(t, applied)
+	}
+	if len(first) > 0 {
+		t.Then(func() { t.s.background.Go(func() { t.s.warnIfAmbiguous(first...) }) })
 	}
 	return done
 }
 
 // readElsewhere returns the other platforms on which the tenants' codes are known.
-func (t *sqlTurn) readElsewhere(names []webhookgate.LaneName) map[webhookgate.LaneName][]string {
+func (t *turn) readElsewhere(names []webhookgate.LaneName) map[webhookgate.LaneName][]string {
 	known := make(map[webhookgate.LaneName][]string)
-	tenants, platforms, _ := laneColumns(names)
 	if len(names) == 0 {
 		return known
 	}
-	t.tx.Queue("elsewhere", func(r engine.Row) error {
+	tenants, platforms, _ := laneColumns(names)
+	t.ask("elsewhere", func(r engine.Row) error {
 		var name webhookgate.LaneName
 		var other string
 		err := r.Scan(&name.Tenant, &name.Platform, &other)
 		known[name] = append(known[name], other)
 		return err
 	}, tenants, platforms)
-	t.send()
 	return known
 }

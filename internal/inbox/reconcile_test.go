@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
-	"usher/internal/testkit/pgtest"
 )
 
 // Whatever comes for a lane leaves its number there, and when it came: also a copy, and what is invalid. So does an
@@ -133,7 +131,11 @@ func decide(s *Inbox, run string, mode lane.ReconcileMode, lines []string) ([]la
 	for _, line := range lines {
 		batch = append(batch, s.readLine([]byte(line)))
 	}
-	return s.decideBatch(run, batch, mode)
+	id, err := parseRun(run)
+	if err != nil {
+		return nil, err
+	}
+	return s.decideBatch(id, batch, mode)
 }
 
 func TestCompare(t *testing.T) {
@@ -296,19 +298,21 @@ func TestApplyAndKeep(t *testing.T) {
 	})
 }
 
-// A run that is not the last one of this database may not change anything.
+// A run whose mark this database does not know may not change anything.
 func TestRunIsGone(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
 		d := newDesk(t, open)
-		first := d.begin()
-		d.begin()
-		for what, r := range map[string]*Run{"another database's": {ID: "0123"}, "an earlier one": first} {
+		r := d.begin()
+		id, err := parseRun(r.ID)
+		check(t, err)
+		id.at++ // a failover has lost it
+		for what, r := range map[string]*Run{"nonsense": {ID: "0123"}, "lost": {ID: id.String()}} {
 			for _, mode := range []lane.ReconcileMode{lane.ToCompare, lane.ToApply} {
 				d.want(what, d.decide(r, mode, says("acme", "b")), ErrNoRun.Error())
 			}
-			if err := d.endRun(r.ID, true); !errors.Is(err, ErrNoRun) {
-				t.Errorf("%s ended: %v", what, err)
-			}
+		}
+		if err := d.endRun(id, true); !errors.Is(err, ErrNoRun) {
+			t.Errorf("a lost one ended: %v", err)
 		}
 	})
 }
@@ -411,58 +415,4 @@ func TestPayloadTwice(t *testing.T) {
 			t.Error(got)
 		}
 	})
-}
-
-// After a switch to a logical replica, which gets no sequences, the numbers are behind those of the lanes. A mark
-// must be above them: else each tenant would count as left, and nothing would ever be found.
-func TestMarkIsAboveAllNumbers(t *testing.T) {
-	t.Parallel()
-	dsn := pgtest.Schema(t)
-	d := newDesk(t, inDatabase(t, dsn))
-	inSchema(t, dsn, "SELECT setval('{schema}.number', 1000)::text")
-	d.hears("acme", "a")
-	d.hears("other", "a")
-	d.idle("") // else the outcome of a delivery, in the same transaction as the mark, raises the numbers
-	inSchema(t, dsn, "SELECT setval('{schema}.number', 1)::text")
-	r := d.begin()
-	d.want("differs", d.decide(r, lane.ToCompare, says("acme", "b"), says("other", "a")), "differs (+ b, - a); equal")
-	d.hears("other", "b")
-	d.want("after it", d.decide(r, lane.ToCompare, says("other", "a")), "left")
-}
-
-// The begin of a run asks for two things of all tenants, which takes long if there are a million and the disk is
-// cold. Webhooks are taken in and delivered meanwhile.
-func TestBeginOfARunKeepsNobodyWaiting(t *testing.T) {
-	for _, name := range []string{"highest_last", "tenant_count"} {
-		// A transaction that asks this waits until it is released.
-		var stalls, asked atomic.Bool
-		var release chan struct{} // of the bubble
-		waits := func(s *statement) error {
-			if s.name == name && stalls.Load() {
-				asked.Store(true)
-				<-release
-			}
-			return nil
-		}
-		inBubble(t, name, func(t *testing.T, d *desk) {
-			d.take("first", "A") // counts what there is
-			time.Sleep(time.Second)
-			release = make(chan struct{})
-			stalls.Store(true)
-			began := make(chan *Run)
-			go func() { began <- d.begin() }()
-			time.Sleep(time.Second)
-			if !asked.Load() {
-				t.Error("it does not ask that")
-			}
-			d.want("a webhook", d.send("acme", "A"), "+")
-			time.Sleep(time.Second)
-			d.want("what the receiver got", fmt.Sprint(d.main.got("acme")), "[A]")
-			close(release)
-			r := <-began
-			if l := d.row("acme"); l.Last >= r.mark {
-				t.Errorf("what came before it began has the number %d, and its mark is %d", l.Last, r.mark)
-			}
-		}, between(intercepted{asks: waits}))
-	}
 }

@@ -5,6 +5,8 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
+	"usher/webhookgate"
 )
 
 // Retention. Finished webhooks are deleted in small steps between other transactions: the oldest, if there are too
@@ -21,13 +23,14 @@ const (
 	sweepPause    = time.Second / 10
 )
 
-// sweep deletes some of the webhooks that are kept for too long. Each minute it also deletes what else is too old.
-func (s *Inbox) sweep() {
+// sweepIfDue deletes some of the webhooks that are kept for too long. Each minute it also deletes what else is too old.
+func (s *Inbox) sweepIfDue() {
 	full := time.Since(s.lastFullSweep) > time.Minute
-	invalid := s.sweepInvalidSoon.Swap(false)
-	if !s.sweepSoon.Swap(false) && !full && !invalid {
+	if s.cfg.ReadOnly || s.health.lastErr() != nil || time.Now().Before(s.nextSweep) || !s.sweepSoon.Load() && !s.sweepInvalidSoon.Load() && !full {
 		return
 	}
+	s.sweepSoon.Store(false)
+	invalid := s.sweepInvalidSoon.Swap(false)
 	more, err := s.sweepOnce(full, invalid)
 	now := time.Now()
 	s.nextSweep = now.Add(sweepInterval)
@@ -47,9 +50,8 @@ func (s *Inbox) sweep() {
 
 func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
 	lim := s.cfg.Limits
-	gone := 0 // how many invalid webhooks go
 	err = s.write(func(tx engine.Tx) error {
-		more, gone = false, 0
+		more = false
 		var now, locked int64
 		tx.Queue("sweep_lock", func(r engine.Row) error { return r.Scan(&locked) })
 		tx.Now(&now)
@@ -58,22 +60,59 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
 		}
 		now = s.applyOffset(now)
 		if full {
-			tx.Queue("action_expire", nil, now-clock.Micros(lim.ActionAge))
+			tx.Queue("actions_expire", nil, now-clock.Micros(lim.ActionAge))
 			tx.Queue("missed_end", nil, now-clock.Micros(missedAge), now)
-			tx.Queue("tellings_expire", nil, now-clock.Micros(cursorAge))
-		}
-		if full || invalid {
-			if gone, err = s.sweepInvalid(tx, now); err != nil {
-				return err
-			}
+			tx.Queue("eras_expire", nil)
 		}
 		more, err = sweepFinished(tx, lim, now-clock.Micros(lim.FinishedAge))
 		return err
 	})
-	if err == nil && gone > 0 {
-		s.cfg.Log.Warn("deleted invalid webhooks that nobody has dealt with: they are too many or too old", "count", gone)
+	if err == nil && (full || invalid) {
+		err = s.sweepInvalid()
 	}
 	return more, err
+}
+
+// sweepInvalid deletes the oldest invalid webhooks, if they are too many, too old, or too large together.
+func (s *Inbox) sweepInvalid() error {
+	lim := s.cfg.Limits
+	lanes, ids := make(map[webhookgate.LaneName]bool), []int64(nil)
+	err := s.read(s.run, func(tx engine.Tx) error {
+		tx.Queue("invalid_oldest", func(r engine.Row) error {
+			var id int64
+			var name webhookgate.LaneName
+			err := r.Scan(&id, &name.Tenant, &name.Platform, &name.Type)
+			lanes[name], ids = true, append(ids, id)
+			return err
+		}, int64(lim.Invalid), lim.InvalidBytes, s.Now().Add(-lim.InvalidAge).UnixMicro())
+		return tx.Send()
+	})
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	gone := 0
+	ops := []*op{{lanes: lane.SortedNames(lanes), hooks: ids, done: func(error) {}, run: func(t *turn) error {
+		gone = 0
+		for _, id := range ids {
+			if w := t.hooks[id]; w != nil && t.Lanes[w.LaneName].Expire(w) {
+				gone++
+			}
+		}
+		return nil
+	}}}
+	t, err := s.transact(ops, nil)
+	if err != nil {
+		return err
+	}
+	if t.end(ops); gone == 0 {
+		return nil
+	}
+	s.cfg.Log.Warn("deleted invalid webhooks that nobody has dealt with: they are too many or too old", "count", gone)
+	return s.write(func(tx engine.Tx) error {
+		tx.Queue("webhook_delete", nil, ids)
+		tx.Queue("content_delete", nil, ids)
+		return nil
+	})
 }
 
 // sweepFinished deletes the oldest of the finished webhooks, as long as there are too many, or too many bytes, or
@@ -92,7 +131,7 @@ func sweepFinished(tx engine.Tx, lim Limits, before int64) (more bool, err error
 	if most <= 0 {
 		return false, nil
 	}
-	var old engine.Among
+	var old []int64
 	deleted := int64(0)
 	tx.Queue("finished_oldest", func(r engine.Row) error {
 		var seq, size, changed int64
@@ -111,8 +150,8 @@ func sweepFinished(tx engine.Tx, lim Limits, before int64) (more bool, err error
 		return false, err
 	}
 	if len(old) > 0 {
-		tx.Queue("finished_delete", nil, old) // but not one that somebody has sent again meanwhile
-		tx.Queue("content_delete_orphans", nil, old)
+		tx.Queue("webhook_delete", nil, old) // but not one that somebody has sent again meanwhile
+		tx.Queue("content_delete", nil, old)
 	}
 	return more || len(old) == maxSweep, nil
 }

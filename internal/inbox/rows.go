@@ -62,7 +62,7 @@ func webhookColumns(w *lane.Webhook) []any {
 	}
 }
 
-// webhookChanges returns the arguments of webhook_save.
+// webhookChanges returns the row of webhook_save.
 func webhookChanges(w *lane.Webhook) []any {
 	return []any{w.ID, w.State.Number(), w.Rank, w.Changed.UnixMicro(), w.Why, encodeRecord(w)}
 }
@@ -104,29 +104,28 @@ func laneColumns(lanes []webhookgate.LaneName) (tenants, platforms, types []stri
 	return tenants, platforms, types
 }
 
-// laneFields are what a lane's row has, in the order of the columns in 001.sql. paused is l.Paused, as its row has it.
-func laneFields(l *lane.Lane, paused *int64) []any {
+// laneFields are what a lane's row has, in the order of the columns in 001.sql.
+func laneFields(l *lane.Lane) []any {
 	return []any{
 		&l.Tenant, &l.Platform, &l.Type, &l.ReceiverName,
-		&l.Tail, &l.TailID, &l.TailDigest, &l.Held, &l.HeldAt, &l.HeldBy, &l.HeldID,
+		&l.Tail, &l.TailID, &l.TailDigest, &l.HeldAt,
 		&l.Waiting, &l.Parked, &l.Invalid, &l.Bytes,
-		&l.WaitingSince, &l.LastResult, &l.Failures, &l.FailingSince, &l.LastTry, &l.NotBefore, paused, &l.Due,
+		&l.WaitingSince, &l.Failures, &l.FailingSince, &l.NotBefore, &l.Due,
 		&l.Owner, &l.LeasedID, &l.Token,
 		&l.Last, &l.LastAt, &l.Erased,
 	}
 }
 
 // scanLane reads a row of {lane}. With engine.ErrRow it returns what can be read.
-func scanLane(r engine.Row, before ...any) (*lane.Lane, error) {
-	l, paused := lane.New(webhookgate.LaneName{}), int64(0)
-	err := r.Scan(append(before, laneFields(l, &paused)...)...)
+func scanLane(r engine.Row) (*lane.Lane, error) {
+	l := lane.New(webhookgate.LaneName{})
+	err := r.Scan(laneFields(l)...)
 	// A number that large would leave none for the next webhooks.
-	readable := l.IsLane() && max(l.Tail, l.Last) <= maxNumber && min(l.Tail, l.Last, l.Waiting, l.Parked, l.Invalid, l.Bytes) >= 0
+	readable := max(l.Tail, l.Last) <= engine.MaxNumber && min(l.Tail, l.Last, l.Waiting, l.Parked, l.Invalid, l.Bytes, l.Failures) >= 0
 	if err == nil && !readable {
 		err = engine.ErrRow
 	}
-	l.Paused = paused != 0
-	l.TailDigest, l.Held, l.Owner = orNil(l.TailDigest), orNil(l.Held), orNil(l.Owner)
+	l.TailDigest, l.Owner = orNil(l.TailDigest), orNil(l.Owner)
 	if l.Owner == nil {
 		l.LeasedID = 0 // the engine may have ended the lease, at its start
 	}
@@ -143,8 +142,7 @@ func orNil(b []byte) []byte {
 
 // laneRow returns a lane's row.
 func laneRow(l *lane.Lane) []any {
-	paused := boolNumber(l.Paused)
-	row := laneFields(l, &paused)
+	row := laneFields(l)
 	for n, field := range row {
 		switch field := field.(type) {
 		case *int64:
@@ -211,11 +209,9 @@ func boolNumber(b bool) int64 {
 	return 0
 }
 
-const maxNumber = engine.MaxNumber // see there
-
 // snapshotColumns returns the row of a snapshot.
 func snapshotColumns(r *snapshot.Stored) []any {
-	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features), r.ID, r.Change, r.Source}
+	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features), r.ID, r.Change, r.Source, r.Erased}
 }
 
 // withoutZero replaces the zero character, which PostgreSQL's text cannot have.

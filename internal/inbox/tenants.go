@@ -81,11 +81,11 @@ func (s *Inbox) EachTenant(ctx context.Context, f TenantFilter, fn func(*Tenant)
 	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
 	scan := func(r engine.Row) (*Tenant, error) {
 		t := new(Tenant)
-		var received, failing, paused, unknown int64
-		err := r.Scan(&t.Platform, &t.Tenant, &t.Name, &received, &t.Waiting, &t.Parked, &t.Invalid, &failing, &paused, &unknown)
+		var received, failing, unknown int64
+		err := r.Scan(&t.Platform, &t.Tenant, &t.Name, &received, &t.Waiting, &t.Parked, &t.Invalid, &failing, &unknown)
 		t.Latest = momentOrZero(max(0, received))
-		t.HeldUp, t.Paused, t.Unknown = failing > 0 && t.Waiting > 0, paused > 0, unknown > 0
-		s.addPauseEnd(t)
+		t.HeldUp, t.Unknown = failing > 0 && t.Waiting > 0, unknown > 0
+		s.addPause(t)
 		return t, err
 	}
 	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.

@@ -30,7 +30,7 @@ func (s *Inbox) read(ctx context.Context, fn func(engine.Tx) error) error {
 	case <-ctx.Done():
 	}
 	if !s.Ready() {
-		return s.outage()
+		return cmp.Or(s.health.lastErr(), errNotOpened)
 	}
 	return s.engine.Read(ctx, fn)
 }
@@ -225,24 +225,23 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 
 // Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times.
 func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map[int64]bool, error) {
-	behind := make(map[int64]bool)
-	var waiting engine.Among
+	behind, in := make(map[int64]bool), periodOf(f.Since, f.Until)
+	var waiting, since, until []int64
 	for _, w := range page {
 		if w.State == state.Waiting && w.Tenant != "" {
-			waiting = append(waiting, w.ID)
+			waiting, since, until = append(waiting, w.ID), append(since, in.from), append(until, in.to)
 		}
 	}
 	if len(waiting) == 0 {
 		return behind, nil
 	}
-	in := periodOf(f.Since, f.Until)
 	return behind, s.browse(ctx, func(tx engine.Tx) error {
 		tx.Queue("waiting_behind", func(r engine.Row) error {
 			var id int64
 			err := r.Scan(&id)
 			behind[id] = true
 			return err
-		}, waiting, in.from, in.to)
+		}, waiting, since, until)
 		return tx.Send()
 	})
 }
@@ -306,7 +305,7 @@ func (s *Inbox) Snapshots(ctx context.Context, tenant string) ([]snapshot.Stored
 func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
-		if l.Tail > 0 || l.Invalid > 0 || l.Paused {
+		if l.Tail > 0 || l.Invalid > 0 {
 			all = append(all, l.Platform)
 		}
 	}
@@ -328,7 +327,7 @@ func (s *Inbox) find(ctx context.Context, id int64) (w *lane.Webhook, err error)
 				w = found
 			}
 			return err
-		}, engine.Among{id})
+		}, []int64{id})
 		return tx.Send()
 	})
 	if err == nil && w == nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"usher/internal/clock"
+	"usher/internal/snapshot"
 )
 
 // A Logged webhook is the newest of a tenant in the billing service's log.
@@ -22,10 +23,10 @@ type LogRun struct {
 	First bool      // none was complete before
 }
 
-// CatchUp takes a webhook of the log in, unless usher has that state, or something later that somebody knows. left says
-// that only a later run can tell: something else of the tenant may be on its way.
-func (l *Lane) CatchUp(in *Logged, r *LogRun) (a Answer, left bool) {
-	known := l.t.Inbox.LastSnapshot(l)
+// CatchUp takes a webhook of the log in, unless usher has that state, or something later that somebody knows. known is the
+// tenant's last snapshot; nil: there is none. left says that only a later run can tell: something else of the tenant may be
+// on its way, or there is no room.
+func (l *Lane) CatchUp(in *Logged, known *snapshot.Stored, r *LogRun) (a Answer, left bool) {
 	switch {
 	case known != nil && bytes.Equal(known.Change, in.Brings.Change):
 		return Answer{}, false
@@ -36,8 +37,8 @@ func (l *Lane) CatchUp(in *Logged, r *LogRun) (a Answer, left bool) {
 		return Answer{}, true
 	}
 	receiverHasIt := r.First && known == nil && in.Accepted
-	a = l.takeIn(&in.Incoming, receiverHasIt || l.t.StoreUnclaimed && in.To == nil)
-	return a, a.Err != nil
+	a, err := l.takeIn(&in.Incoming, receiverHasIt || l.t.StoreUnclaimed && in.To == nil)
+	return a, err != nil
 }
 
 // The sources of webhooks that usher has made.

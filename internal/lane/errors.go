@@ -1,10 +1,5 @@
 package lane
 
-import (
-	"fmt"
-	"time"
-)
-
 // GiveToReceiver says what to do about a platform that no receiver takes.
 const GiveToReceiver = "Give the platform to a receiver (USHER_WEBHOOK_RECEIVERS_n_PLATFORMS), " +
 	"or set USHER_WEBHOOK_FORWARD_URL, then restart usher"
@@ -32,17 +27,3 @@ const (
 	// ErrDamaged says that the stored content of a webhook is not the content that was taken in.
 	ErrDamaged Denied = "the stored webhook is damaged: its content does not fit its checksum"
 )
-
-// An OverwriteError says that a redelivery would replace a newer snapshot at the receiver by an older one.
-type OverwriteError struct {
-	ID     int64
-	Latest *Webhook
-}
-
-func (e *OverwriteError) Error() string {
-	latest := fmt.Sprint(e.Latest.ID)
-	if e.Latest.State != "" { // else the history has dropped it
-		latest += fmt.Sprintf(", received %s, %s", e.Latest.Received.Format(time.RFC3339), e.Latest.State)
-	}
-	return fmt.Sprintf("webhook %d is not the latest of tenant %q: it would overwrite %s", e.ID, e.Latest.Tenant, latest)
-}

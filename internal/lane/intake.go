@@ -8,6 +8,7 @@ import (
 	"usher/internal/lane/state"
 	"usher/internal/receiver"
 	"usher/internal/snapshot"
+	"usher/webhookgate"
 )
 
 // An Incoming webhook is one that is to be taken in.
@@ -16,178 +17,103 @@ type Incoming struct {
 
 	To        *receiver.Receiver // nil: no receiver takes it
 	Brings    *snapshot.Stored   // the tenant's new snapshot; nil: the webhook is none
-	Later     bool               // its delivery may wait until the courier comes by
 	Accepting *Webhook           // the invalid webhook that somebody accepts: so it is no duplicate
 }
 
 // An Answer says what was done with a webhook.
 type Answer struct {
-	DuplicateOf string // the webhook-id of the original; empty: it is no duplicate, and was taken in
-	Err         error
-
-	ID       int64  // its number
-	Lease    *Lease // this process may deliver the webhook now
-	Unleased bool   // the lane was idle, but this process had no room: any process may lease it
+	DuplicateOf string   // the webhook-id of the original; empty: it is no duplicate, and was taken in
+	Taken       *Webhook // the row that it has become; nil: it is a duplicate
 }
 
-// Receive takes a webhook in, unless it is a duplicate: then it answers with the webhook-id of the original. If the
-// lane was idle, and there is room at the courier, the answer also has the lease.
-func (l *Lane) Receive(in *Incoming) Answer {
+// Receive takes a webhook in, unless it is a duplicate: then it answers with the webhook-id of the original.
+func (l *Lane) Receive(in *Incoming) (Answer, error) {
 	original := l.originalOf(in)
 	if original == "" || in.Accepting != nil {
 		return l.takeIn(in, l.t.StoreUnclaimed && in.To == nil)
 	}
 	l.stamp()
-	for _, old := range l.invalidOnes() {
-		old.setNewer(true)
-	}
-	return Answer{DuplicateOf: original}
+	l.supersedeInvalid(in)
+	return Answer{DuplicateOf: original}, nil
 }
 
 // originalOf returns the webhook-id of the original if a webhook is a duplicate, and else an empty string. This is the
 // whole rule:
 //
 //   - While webhooks wait in the lane, a copy of the tail is a duplicate, if the tail still waits.
-//   - If none waits, a copy of the snapshot that the receiver holds for sure is a duplicate, if the same receiver
-//     accepted it within the window.
+//   - If none waits, a copy of the tail is a duplicate if the receiver has accepted it within the window, and was sent
+//     nothing else since.
 //
 // Anything else may be a change. In A, B, A the second A is not a duplicate.
 func (l *Lane) originalOf(in *Incoming) string {
-	if in.Snapshot && l.receiverHas(in.Digest, ReceiverName(in.To)) {
+	isCopy := in.Snapshot && l.t.DedupWindow > 0 && l.TailDigest != nil && bytes.Equal(l.TailDigest, in.Digest)
+	age := time.Duration(l.t.Now-l.HeldAt) * time.Microsecond
+	switch {
+	case !isCopy:
+	case l.Waiting > 0 && l.HeldAt == 0:
+		return l.TailID
+	case l.Waiting == 0 && l.HeldAt != 0 && l.ReceiverName == ReceiverName(in.To) && age.Abs() < l.t.DedupWindow:
 		return l.TailID
 	}
 	return ""
 }
 
-// receiverHas says whether a receiver holds exactly this snapshot, or will, when all waiting webhooks are delivered.
-// While some wait the receiver says nothing: they go to whichever takes the lane then.
-func (l *Lane) receiverHas(digest []byte, receiver string) bool {
-	if l.t.DedupWindow == 0 {
-		return false
-	}
-	if l.Waiting > 0 {
-		return l.TailDigest != nil && bytes.Equal(l.TailDigest, digest)
-	}
-	// After a forced redelivery the receiver holds an older snapshot than the tail. Then a copy of that older one is a
-	// change, which the sender made after the tail.
-	holdsTail := l.Held != nil && l.HeldID == l.TailID && l.HeldBy == receiver
-	age := time.Duration(l.t.Now-l.HeldAt) * time.Microsecond
-	return holdsTail && bytes.Equal(l.Held, digest) && age.Abs() < l.t.DedupWindow
-}
-
 // takeIn puts a webhook at the end of the lane. With store it is stored, unless it must queue behind another one.
-func (l *Lane) takeIn(in *Incoming, store bool) (a Answer) {
+func (l *Lane) takeIn(in *Incoming, store bool) (Answer, error) {
+	l.endExpiredLease()
 	l.setReceiver(in.To)
-	stored := store && l.Parked == 0 && l.idle()
+	stored := store && l.Parked+l.Waiting == 0
 	if !stored {
-		if err := l.t.Inbox.CheckRoom(l, in.Size); err != nil {
-			return Answer{Err: err}
+		if err := l.checkRoom(in.Size); err != nil {
+			return Answer{}, err
 		}
 	}
-	w := *in.Webhook
+	row := *in.Webhook
+	w := &row
+	wasEmpty := l.Waiting == 0
 	if stored {
-		l.storeOnly(&w, in.Brings)
+		l.add(w, state.Stored)
 	} else {
-		a = l.enqueue(&w, in)
+		l.add(w, state.Waiting)
 	}
-	a.ID, l.Erased = w.ID, 0
+	l.Tail, l.TailID, l.TailDigest, l.HeldAt, l.Erased = w.ID, w.UUID, w.dedupDigest(), 0, 0
+	if in.Brings != nil {
+		s := *in.Brings
+		s.Seq, s.Received, s.Source = w.ID, w.Received, w.Source
+		l.snapshot = &s
+	}
+	switch {
+	case stored && in.To == nil:
+		l.HeldAt = l.t.Now // by usher itself
+	case stored:
+		l.TailDigest = nil // nobody knows whether the receiver has it
+	case wasEmpty:
+		l.WaitingSince = l.t.Now
+		l.clearBackoff()
+		l.release(l.t.Now)
+	}
 	if in.Snapshot {
 		l.supersedeInvalid(in)
 	}
 	if in.Accepting != nil {
 		l.move(in.Accepting, state.Replaced, fmt.Sprint("taken in as ", w.ID))
 	}
-	return a
+	return Answer{Taken: w}, nil
 }
 
-// storeOnly takes a webhook in as stored: it is not delivered, and dedup goes by usher itself as its receiver.
-func (l *Lane) storeOnly(w *Webhook, brings *snapshot.Stored) {
-	l.add(w, state.Stored)
-	l.setTail(w, brings)
-	l.TailDigest = nil
-	l.noteHeld(w, "")
-}
-
-// enqueue puts a webhook at the end of the lane, where it waits. If the lane was idle this process gets the lease, if it
-// has room.
-func (l *Lane) enqueue(w *Webhook, in *Incoming) (a Answer) {
-	idle := l.idle()
-	l.endExpiredLease()
-	l.add(w, state.Waiting)
-	l.setTail(w, in.Brings)
-	l.TailDigest = w.dedupDigest()
-	if !idle {
-		return a // its backoff, its pause and its turn stay
+// checkRoom returns a NoRoom if the lane's receiver has no room for one more webhook.
+func (l *Lane) checkRoom(size int64) error {
+	if l.t.Used[l.ReceiverName]+l.t.AddedBytes[l.ReceiverName]+size > l.t.MaxBytes {
+		return &NoRoom{l.ReceiverName, size}
 	}
-	l.WaitingSince = l.t.Now
-	l.clearBackoff()
-	l.release(l.t.Now)
-	switch {
-	case in.To == nil || l.Paused || in.Later:
-	case l.t.Inbox.Reserve(in.To, w.Size):
-		a.Lease = l.newLease(w, in.To)
-	default:
-		a.Unleased = true
-	}
-	return a
-}
-
-// setTail makes a new webhook the lane's tail and, if it brings one, its snapshot the tenant's.
-func (l *Lane) setTail(w *Webhook, brings *snapshot.Stored) {
-	l.Tail, l.TailID, l.changed = w.ID, w.UUID, true
-	if brings != nil {
-		s := *brings
-		s.Seq, s.Received, s.Source = w.ID, w.Received, w.Source
-		l.snapshot = &s
-	}
-}
-
-// supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
-const supersededWhy = "a newer snapshot of the tenant has taken its place"
-
-// supersedeInvalid supersedes the tenant's invalid webhooks: this snapshot is newer and complete. It leaves alone
-// events of other types, whose content no snapshot has. If this webhook is an invalid one that somebody has accepted,
-// it only supersedes those that were last received before it: the others are newer, and Newer does not hold for them.
-func (l *Lane) supersedeInvalid(in *Incoming) {
-	for _, old := range l.invalidOnes() {
-		sameType := old.Type == in.Type || old.Type == ""
-		isOlder := in.Accepting == nil || old.Rank < in.Accepting.Rank
-		if sameType && isOlder {
-			l.move(old, state.Superseded, "a newer snapshot of the tenant was taken in")
-		} else if sameType {
-			old.setNewer(false)
-		}
-	}
-}
-
-// supersedeParked is for a snapshot that has just been accepted or parked. It supersedes the parked snapshot that is
-// older. If one that is newer is parked already, because somebody redelivered this one with force, this one is
-// superseded instead, if it is parked. So a lane has one parked snapshot at most.
-func (l *Lane) supersedeParked(w *Webhook) {
-	others := l.Parked
-	if w.State == state.Parked {
-		others--
-	}
-	if !w.Snapshot || others == 0 {
-		return
-	}
-	for _, p := range l.t.Inbox.ParkedSnapshots(l) {
-		switch p = l.Load(p); {
-		case p == w || p.State != state.Parked: // this transaction has moved it
-		case p.ID < w.ID:
-			l.move(p, state.Superseded, supersededWhy)
-		case w.State == state.Parked:
-			l.move(w, state.Superseded, supersededWhy)
-		}
-	}
+	return nil
 }
 
 // RecordInvalid stores a webhook that cannot be taken in, and returns it as it is stored. Of a copy of one that nobody
 // has dealt with (known; may be nil) only the time is noted.
 func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
-	if known != nil && known.State == state.Invalid && !known.gone {
-		known.Rank, known.Changed = l.stamp(), l.t.Time()
-		known.Newer, known.changed = false, true
+	if known != nil && known.State == state.Invalid && l.Loaded(known.ID) == known {
+		known.Rank, known.Changed, known.changed = l.stamp(), l.t.Time(), true
 		return known
 	}
 	row := *w
@@ -197,16 +123,35 @@ func (l *Lane) RecordInvalid(w *Webhook, known *Webhook) *Webhook {
 }
 
 // CheckAccept says why an invalid webhook, in.Accepting, cannot be taken in. If its tenant has a newer snapshot, that
-// needs force.
-func (l *Lane) CheckAccept(in *Incoming, force bool) error {
-	if in.Accepting == nil || in.Accepting.State != state.Invalid {
+// needs force. known is the tenant's last snapshot; nil: there is none.
+func (l *Lane) CheckAccept(in *Incoming, known *snapshot.Stored, force bool) error {
+	switch old := in.Accepting; {
+	case old == nil:
 		return ErrNotInvalid
-	}
-	// A snapshot that was taken in after it, other than a copy, would have superseded it.
-	newer := l.t.Inbox.LastSnapshot(l)
-	if newer != nil && in.Accepting.Newer && in.Snapshot && !force {
-		latest := &Webhook{ID: newer.Seq, UUID: newer.Webhook, Platform: l.Platform, Tenant: l.Tenant}
-		return &OverwriteError{in.Accepting.ID, latest}
+	case old.State == state.Superseded && old.Rejected() && !force && known != nil:
+		return &OverwriteError{old.ID, &Webhook{ID: known.Seq, UUID: known.Webhook, Platform: l.Platform, Tenant: l.Tenant}}
+	case old.State != state.Invalid && !(old.State == state.Superseded && old.Rejected()):
+		return ErrNotInvalid
 	}
 	return nil
 }
+
+// tailWebhook returns what the lane's row knows about its tail.
+func (l *Lane) tailWebhook() *Webhook {
+	return &Webhook{ID: l.Tail, UUID: l.TailID, Platform: l.Platform, Tenant: l.Tenant}
+}
+
+// A NoRoom says that a receiver has no room for a webhook. It is a webhookgate.ErrFull.
+type NoRoom struct {
+	Receiver string // empty: no receiver takes it
+	Size     int64  // the webhook's
+}
+
+func (n *NoRoom) Error() string {
+	if n.Receiver == "" {
+		return webhookgate.ErrFull.Error() + " for platforms without a receiver"
+	}
+	return webhookgate.ErrFull.Error() + fmt.Sprintf(" for the receiver %q", n.Receiver)
+}
+
+func (n *NoRoom) Unwrap() error { return webhookgate.ErrFull }

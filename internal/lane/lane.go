@@ -2,12 +2,15 @@ package lane
 
 import (
 	"cmp"
+	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"time"
 
 	"usher/internal/clock"
 	"usher/internal/lane/state"
+	"usher/internal/receiver"
 	"usher/internal/snapshot"
 	"usher/webhookgate"
 )
@@ -17,15 +20,11 @@ type Lane struct {
 	webhookgate.LaneName
 	ReceiverName string // the receiver that takes its webhooks; empty: none does
 
-	// Dedup compares an arriving webhook with the tail, which arrived last, while webhooks wait. If none waits, it
-	// compares with the snapshot that the receiver holds for sure; see originalOf.
+	// Dedup compares an arriving snapshot with the tail, the webhook that was taken in last; see originalOf.
 	Tail       int64
 	TailID     string // its webhook-id
-	TailDigest []byte // nil: no webhook counts as a copy of the tail, e.g. because the tail does not wait any more
-	Held       []byte // the digest of what the receiver holds; nil: nobody knows
-	HeldAt     int64  // when the receiver accepted it
-	HeldBy     string // the receiver's name; empty: usher itself
-	HeldID     string // its webhook-id
+	TailDigest []byte // nil: no webhook counts as a copy of it
+	HeldAt     int64  // when the receiver accepted it, and nothing was sent since; 0: it waits, or nobody knows
 
 	// How many webhooks the lane has.
 	Waiting int64
@@ -35,16 +34,10 @@ type Lane struct {
 
 	// When the lane may be tried.
 	WaitingSince int64 // since when webhooks wait: about the first one's AgeFrom
-	LastResult   int64 // how the last try of that webhook ended: LastOK, LastFailed or LastDown
-	Failures     int64 // tries of that webhook that failed in a row
+	Failures     int64 // tries of the first one that failed in a row
 	FailingSince int64 // since when the tries of all its webhooks have failed; 0: the last one did not, or there was none
-	LastTry      int64 // when it began
-	// NotBefore is the time before which there is no try: the receiver asked for it (Retry-After), or an erasure
-	// waits. One that is further ahead than MaxRetryAfter counts as written before the clock was set back, and is
-	// removed.
-	NotBefore int64
-	Paused    bool
-	Due       int64 // without an owner: when the lane may be tried; with one: when its lease ends
+	NotBefore    int64 // there is no try before: the receiver asked for it (Retry-After), or an erasure waits
+	Due          int64 // without an owner: when the lane may be tried; with one: when its lease ends
 
 	// The lease.
 	Owner    []byte // the process that has it; nil: none
@@ -60,143 +53,85 @@ type Lane struct {
 	inMemory
 }
 
-// The values of LastResult.
-const (
-	LastOK     = 0 // it was not tried yet, or was given back without a failure
-	LastFailed = 1
-	LastDown   = 2 // its receiver was down, which says nothing about the webhook
-)
-
 // inMemory is the part of a lane that is no row: what is known of its webhooks, and what must be written.
 type inMemory struct {
 	t        *Turn
 	webhooks []*Webhook // those that are in memory, new ones included
 	frontier int64      // the waiting webhooks that are not in memory have numbers above this one
 
-	knowsInvalid bool // all invalid webhooks are in memory
-
 	changed  bool             // the row must be written
-	stamped  bool             // of the row Last and LastAt must be written
-	snapshot *snapshot.Stored // the new one
+	snapshot *snapshot.Stored // the tenant's new one
+	erases   bool             // all that the database has of the tenant goes
 }
 
 // New returns a lane to which nothing has come.
 func New(name webhookgate.LaneName) *Lane {
-	return &Lane{LaneName: name, Due: clock.Never, WaitingSince: clock.Never, inMemory: nothingInMemory}
+	return &Lane{LaneName: name, Due: clock.Never, WaitingSince: clock.Never, inMemory: inMemory{frontier: math.MinInt64}}
 }
-
-var nothingInMemory = inMemory{frontier: math.MinInt64}
 
 // Row returns a copy of the lane without what this turn remembers, for another turn. Only tests need it: an inbox reads
 // its lanes from the database.
 func (l *Lane) Row() *Lane {
 	row := *l
-	row.inMemory = nothingInMemory
+	row.inMemory = New(l.LaneName).inMemory
 	return &row
 }
-
-// RowChanged says whether the turn writes the lane's whole row.
-func (l *Lane) RowChanged() bool { return l.changed }
 
 // Load gives the lane one of its webhooks that was read, and returns the lane's copy: the one that is in memory
 // already, or else this one.
 func (l *Lane) Load(w *Webhook) *Webhook {
-	known := l.Loaded(w.ID)
-	switch {
-	case known == nil:
-		l.webhooks = append(l.webhooks, w)
-		return w
-	case !known.HasContent && w.HasContent:
-		known.Header, known.Body, known.HasContent = w.Header, w.Body, true
+	if known := l.Loaded(w.ID); known != nil {
+		if !known.HasContent && w.HasContent {
+			known.Header, known.Body, known.HasContent = w.Header, w.Body, true
+		}
+		return known
 	}
-	return known
+	l.webhooks = append(l.webhooks, w)
+	return w
 }
 
 // Loaded returns a webhook that is in memory, or nil.
 func (l *Lane) Loaded(id int64) *Webhook {
 	for _, w := range l.webhooks {
-		if w.ID == id && !w.gone {
+		if w.ID == id {
 			return w
 		}
 	}
 	return nil
 }
 
-// LoadedIDs returns the webhooks that are in memory, also those that were deleted.
-func (l *Lane) LoadedIDs() (ids []int64) {
-	for _, w := range l.webhooks {
-		ids = append(ids, w.ID)
-	}
-	return ids
-}
-
-// LoadFirst is like Load, for what the database found as the lane's first waiting webhook: so First need not ask for
-// it. except is a webhook that the database left out, because an outcome is about it; zero: none. If somebody else
-// delivers the lane meanwhile, it is ignored.
+// LoadFirst is like Load, for what the database found as the lane's first waiting webhook beside except.
 func (l *Lane) LoadFirst(w *Webhook, except int64) {
-	// If another one is being delivered now, it was the outcome of a lease that was lost, and this says nothing.
-	leaseUnchanged := l.LeasedID == except || !l.leased() && except == 0
-	if leaseUnchanged {
-		l.Load(w)
+	l.Load(w)
+	if except == 0 || l.LeasedID == except {
 		l.frontier = max(l.frontier, w.ID)
 	}
 }
 
-// NeedsFirst says whether a claim of the lane may have to ask for its first webhook.
-func (l *Lane) NeedsFirst() bool { return !l.leased() && len(l.webhooks) == 0 }
-
-// First returns the first waiting webhook, not counting the one that somebody delivers. It may ask the inbox.
-func (l *Lane) First() (first *Webhook) {
-	notInMemory := l.Waiting
+// next returns the first waiting webhook that nobody delivers. Nil: there is none, or it is not in memory.
+func (l *Lane) next() (first *Webhook) {
+	elsewhere := l.Waiting
 	for _, w := range l.webhooks {
-		if w.State != state.Waiting || w.gone {
+		if w.State != state.Waiting {
 			continue
 		}
-		notInMemory--
-		if w.ID != l.LeasedID && (first == nil || w.ID < first.ID) {
+		if elsewhere--; w.ID != l.LeasedID && (first == nil || w.ID < first.ID) {
 			first = w
 		}
 	}
-	if notInMemory <= 0 || first != nil && first.ID <= l.frontier {
-		return first // those elsewhere come after it
+	if l.LeasedID != 0 && l.Loaded(l.LeasedID) == nil {
+		elsewhere--
 	}
-	except := l.LoadedIDs()
-	if l.LeasedID != 0 {
-		except = append(except, l.LeasedID)
-	}
-	if w := l.t.Inbox.FirstWaiting(l, except); w != nil {
-		l.webhooks, l.frontier = append(l.webhooks, w), w.ID
-		if first == nil || w.ID < first.ID {
-			return w
-		}
+	if first != nil && elsewhere > 0 && first.ID > l.frontier {
+		return nil
 	}
 	return first
 }
 
-// invalidOnes returns the lane's invalid webhooks, in the order in which their last copies came.
-func (l *Lane) invalidOnes() (all []*Webhook) {
-	if l.Invalid > 0 && !l.knowsInvalid {
-		for _, w := range l.t.Inbox.InvalidWebhooks(l) {
-			if !slices.Contains(l.LoadedIDs(), w.ID) {
-				l.webhooks = append(l.webhooks, w)
-			}
-		}
-		l.knowsInvalid = true
-	}
-	for _, w := range l.webhooks {
-		if w.State == state.Invalid && !w.gone {
-			all = append(all, w)
-		}
-	}
-	slices.SortFunc(all, func(a, b *Webhook) int { return cmp.Compare(a.Rank, b.Rank) })
-	return all
-}
-
 // stamp leaves a number and the time in the lane, and returns the number. Whatever comes for the lane does so, also
-// what is not taken in: it may say that a state which somebody has read meanwhile is older. So does an erasure. The
-// work must have asked for the number; see Inbox.NextNumber.
+// what is not taken in: it may say that a state which somebody has read meanwhile is older. So does an erasure.
 func (l *Lane) stamp() int64 {
-	l.Last, l.LastAt, l.stamped = l.t.Inbox.NextNumber(), l.t.Now, true
+	l.Last, l.LastAt, l.changed = l.t.NewNumber(), l.t.Now, true
 	return l.Last
 }
 
@@ -221,12 +156,12 @@ func (l *Lane) leaveState(w *Webhook) {
 	l.changed = true
 	switch w.State {
 	case state.Waiting:
-		l.addCounts(-1, 0, -w.Size)
+		l.count(-1, 0, -w.Size)
 		if l.Tail == w.ID {
 			l.TailDigest = nil
 		}
 	case state.Parked:
-		l.addCounts(0, -1, -w.Size)
+		l.count(0, -1, -w.Size)
 	case state.Invalid:
 		l.Invalid--
 	}
@@ -239,9 +174,9 @@ func (l *Lane) enterState(w *Webhook, to state.State, why string) {
 	l.changed = true
 	switch to {
 	case state.Waiting:
-		l.addCounts(1, 0, w.Size)
+		l.count(1, 0, w.Size)
 	case state.Parked:
-		l.addCounts(0, 1, w.Size)
+		l.count(0, 1, w.Size)
 	case state.Invalid:
 		l.Invalid++
 	default:
@@ -249,55 +184,158 @@ func (l *Lane) enterState(w *Webhook, to state.State, why string) {
 	}
 }
 
-// addCounts adds to how many webhooks wait and are parked, and to their bytes.
-func (l *Lane) addCounts(waiting, parked, bytes int64) {
+// count adds to how many webhooks wait and are parked, and to their bytes.
+func (l *Lane) count(waiting, parked, bytes int64) {
 	l.Waiting += waiting
 	l.Parked += parked
 	l.Bytes += bytes
 	l.t.AddedBytes[l.ReceiverName] += bytes
 }
 
-// idle says whether nothing waits, and nobody delivers anything.
-func (l *Lane) idle() bool { return l.Waiting == 0 && !l.leased() }
-
-// release leaves the lane without an owner, if it has one, and sets when it is due: from then on any process may lease
-// it, if a webhook waits and the lane is not paused.
+// release leaves the lane without an owner, and sets when it is due: from then on any process may lease it, if a
+// webhook waits.
 func (l *Lane) release(from int64) {
 	l.Owner, l.LeasedID, l.changed = nil, 0, true
-	switch {
-	case l.Waiting == 0:
+	if l.Waiting == 0 {
 		l.Due, l.WaitingSince = clock.Never, clock.Never
-		l.clearFailures()
-	case l.Paused:
-		l.Due = clock.Never
-	default:
-		l.Due = max(from, l.NotBefore)
+		l.clearBackoff()
+		return
 	}
+	l.Due = max(from, l.NotBefore)
 }
 
-// reschedule computes the lane's due time anew, unless a process has leased it: then the outcome does that.
-func (l *Lane) reschedule() {
-	if !l.leased() {
-		l.release(l.t.Now)
+// clearBackoff forgets that the first webhook has failed: it is another one now, or is to be tried at once. FailingSince,
+// which is about all webhooks, stays.
+func (l *Lane) clearBackoff() { l.Failures, l.NotBefore, l.changed = 0, 0, true }
+
+// setReceiver notes which receiver takes the lane's webhooks, unless somebody is delivering one. What another one holds,
+// has failed to do, or has asked for, does not count any more.
+func (l *Lane) setReceiver(rc *receiver.Receiver) {
+	if ReceiverName(rc) == l.ReceiverName || l.leased() {
+		return
 	}
+	l.t.AddedBytes[l.ReceiverName] -= l.Bytes
+	l.ReceiverName, l.FailingSince, l.changed = ReceiverName(rc), 0, true
+	l.t.AddedBytes[l.ReceiverName] += l.Bytes
+	if l.HeldAt != 0 {
+		l.HeldAt, l.TailDigest = 0, nil
+	}
+	l.clearBackoff()
+	l.release(l.t.Now)
 }
 
-// clearFailures forgets that the first webhook has failed: it is another one now, or is to be tried at once.
-// FailingSince, which is about all webhooks, stays.
-func (l *Lane) clearFailures() { l.LastResult, l.Failures, l.changed = LastOK, 0, true }
-
-// clearBackoff forgets failures and a Retry-After: the release that follows lets the lane be tried at once.
-func (l *Lane) clearBackoff() { l.clearFailures(); l.NotBefore = 0 }
-
-// updateWaitingSince notes since when the lane's first webhook waits, if one does.
-func (l *Lane) updateWaitingSince() {
-	if first := l.First(); first != nil {
-		l.WaitingSince, l.changed = first.AgeFrom().UnixMicro(), true
+// ReceiverName returns a receiver's name; empty: there is no receiver.
+func ReceiverName(rc *receiver.Receiver) string {
+	if rc == nil {
+		return ""
 	}
+	return rc.Name
 }
 
-// noteHeld notes what a receiver holds for sure now; "" is usher itself, for a webhook that is stored and not
-// delivered.
-func (l *Lane) noteHeld(w *Webhook, receiver string) {
-	l.Held, l.HeldAt, l.HeldBy, l.HeldID = w.dedupDigest(), l.t.Now, receiver, w.UUID
+// A Turn is one transaction, as lanes see it. It may run twice, each time on fresh lanes: so a lane keeps nothing
+// outside of the turn.
+type Turn struct {
+	*Rules
+	Owner []byte // this process's name in leases
+	Alone bool   // no other process has this inbox: an owner that is not this process has ended
+
+	Now         int64     // the database's time
+	AskedAt     time.Time // our time before the transaction began; leases count from here
+	MayTakeOver bool      // a lease that has ended may be taken from its owner
+	Numbers     int64     // the last number that was given
+
+	// What lanes must know beside their rows.
+	Used       map[string]int64  // the bytes that wait or are parked, for each receiver
+	Accepted   map[string]int64  // when each receiver last accepted something
+	Delivering map[LeaseKey]bool // this process's leases whose outcomes are not written yet
+
+	Lanes map[webhookgate.LaneName]*Lane
+
+	// What came of it, beside Changes.
+	AddedBytes  map[string]int64 // by how much Used changes
+	HasFinished bool             // a webhook is finished now: there may be something to delete
+	HasInvalid  bool             // an invalid webhook was stored: there may be too many
+}
+
+// Rules decide about a lane, beside its row. Fields are required unless they say what their zero value means.
+type Rules struct {
+	Receivers *receiver.Set // nil: this usher delivers nothing
+	Log       *slog.Logger
+
+	// ParkAfter is how long a webhook fails, while its receiver accepts others, before it is parked.
+	ParkAfter time.Duration
+	// MaxBytes bounds the webhooks that wait or are parked, for each receiver.
+	MaxBytes int64
+	// StoreUnclaimed says what to do with a webhook that no receiver takes. True: it is stored, and never delivered.
+	// False: it waits for a receiver.
+	StoreUnclaimed bool
+	// DedupWindow is how long usher assumes that the receiver still has the snapshot that it accepted last. Zero: no
+	// webhook is a duplicate.
+	DedupWindow time.Duration
+	// LeaseExtra is how much longer than the receiver's timeout a lease lasts. Zero: 10 s.
+	LeaseExtra time.Duration
+
+	// Jitter shortens a backoff to between half and all of its length. Nil: by chance.
+	Jitter func(time.Duration) time.Duration
+}
+
+// Time is the database's time.
+func (t *Turn) Time() time.Time { return clock.Moment(t.Now) }
+
+// NewNumber returns a new number.
+func (t *Turn) NewNumber() int64 { t.Numbers++; return t.Numbers }
+
+// Add gives the turn a lane that was read.
+func (t *Turn) Add(l *Lane) { l.t, t.Lanes[l.LaneName] = t, l }
+
+// UnknownLane returns the lane of a tenant that the inbox does not know, to ask it something. The turn does not write
+// it.
+func (t *Turn) UnknownLane(name webhookgate.LaneName) *Lane {
+	l := New(name)
+	l.t = t
+	return l
+}
+
+// Changes are what a turn has to write, each table's rows in the order of the lanes' names.
+type Changes struct {
+	Lanes     []*Lane
+	Added     []*Webhook
+	Changed   []*Webhook
+	Snapshots []*snapshot.Stored
+	Erased    []*Lane // whose webhooks go before the others are written
+}
+
+// Changes returns what the lanes of the turn have to write.
+func (t *Turn) Changes() (c Changes) {
+	for _, name := range SortedNames(t.Lanes) {
+		l := t.Lanes[name]
+		if l.changed {
+			c.Lanes = append(c.Lanes, l)
+		}
+		if l.erases {
+			c.Erased = append(c.Erased, l)
+		}
+		for _, w := range l.webhooks {
+			switch {
+			case w.isNew:
+				c.Added = append(c.Added, w)
+			case w.changed:
+				c.Changed = append(c.Changed, w)
+			}
+		}
+		if l.snapshot != nil {
+			c.Snapshots = append(c.Snapshots, l.snapshot)
+		}
+	}
+	return c
+}
+
+// CompareNames orders lanes as every process locks them.
+func CompareNames(a, b webhookgate.LaneName) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Platform, b.Platform), cmp.Compare(a.Type, b.Type))
+}
+
+// SortedNames returns the names of lanes in that order.
+func SortedNames[V any](lanes map[webhookgate.LaneName]V) []webhookgate.LaneName {
+	return slices.SortedFunc(maps.Keys(lanes), CompareNames)
 }

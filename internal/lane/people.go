@@ -5,6 +5,7 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/lane/state"
+	"usher/internal/snapshot"
 )
 
 // Redeliver puts a webhook back into the lane, in the place of its number: ahead of all that came after it. One that
@@ -16,8 +17,7 @@ func (l *Lane) Redeliver(w *Webhook, asked state.State, force bool) error {
 	case l.leased() && l.LeasedID == w.ID:
 		return ErrBusy
 	case w.State == state.Waiting:
-		l.clearBackoff()
-		l.reschedule()
+		l.tryNow()
 		return nil
 	case asked == state.Waiting && w.State == state.Superseded, asked.Open() && w.State == state.Delivered:
 		// It was to be delivered when it was asked for, and was meanwhile; once more could overwrite a newer one.
@@ -26,8 +26,10 @@ func (l *Lane) Redeliver(w *Webhook, asked state.State, force bool) error {
 		return ErrStored
 	case l.Tenant != "" && l.Tail > w.ID && !force:
 		return &OverwriteError{w.ID, l.tailWebhook()}
-	case w.State != state.Parked:
-		if err := l.t.Inbox.CheckRoom(l, w.Size); err != nil {
+	}
+	l.setReceiver(l.t.Receivers.For(l.Platform)) // it may have been stored, and have a receiver now
+	if w.State != state.Parked {
+		if err := l.checkRoom(w.Size); err != nil {
 			return err
 		}
 	}
@@ -38,25 +40,24 @@ func (l *Lane) Redeliver(w *Webhook, asked state.State, force bool) error {
 	w.changed = true
 	switch {
 	case l.Tail == w.ID:
-		l.TailDigest = w.dedupDigest()
-	case l.Owner != nil && l.LeasedID == l.Tail:
+		l.TailDigest, l.HeldAt = w.dedupDigest(), 0
+	case l.leased() && l.LeasedID == l.Tail:
 		// The tail is being delivered, and this one comes after it. So a copy of the tail is a change again.
 		l.TailDigest = nil
 	}
 	if wasEmpty {
 		l.WaitingSince = l.t.Now
 	}
-	if !l.leased() {
-		l.UpdateReceiver() // it may have been stored, and have a receiver now
-		l.clearBackoff()
-		l.release(l.t.Now)
-	}
+	l.tryNow()
 	return nil
 }
 
-// tailWebhook returns what the lane's row knows about its tail.
-func (l *Lane) tailWebhook() *Webhook {
-	return &Webhook{ID: l.Tail, UUID: l.TailID, Platform: l.Platform, Tenant: l.Tenant}
+// tryNow makes the lane due, unless somebody delivers it.
+func (l *Lane) tryNow() {
+	if !l.leased() {
+		l.clearBackoff()
+		l.release(l.t.Now)
+	}
 }
 
 const byHand = "discarded by hand"
@@ -67,36 +68,32 @@ func (l *Lane) Discard(w *Webhook) error {
 	switch {
 	case w.State.Finished():
 		return ErrFinished
-	case w.State == state.Invalid:
-		l.move(w, state.Discarded, byHand)
-		return nil
 	case l.leased() && l.LeasedID == w.ID:
 		return ErrBusy
 	}
-	wasFirst := w.State == state.Waiting && l.First() == w
+	wasFirst := w.State == state.Waiting && l.next() == w
 	l.move(w, state.Discarded, byHand)
-	if wasFirst && !l.leased() {
-		l.updateWaitingSince()
-		l.clearBackoff()
-		l.release(l.t.Now)
+	if wasFirst {
+		l.tryNow()
 	}
 	return nil
 }
 
-// SetPaused holds the lane's deliveries back, or not any more.
-func (l *Lane) SetPaused(yes bool) {
-	if l.Paused != yes {
-		l.Paused, l.changed = yes, true
-		l.reschedule()
+// Expire discards an invalid webhook that nobody has dealt with for too long, and says whether it still was one.
+func (l *Lane) Expire(w *Webhook) bool {
+	if w.State != state.Invalid {
+		return false
 	}
+	l.move(w, state.Discarded, "nobody has dealt with it")
+	return true
 }
 
 // eraseDelay is how long no delivery of a lane begins while an erasure waits for the current one.
 const eraseDelay = 15 * time.Second
 
-// Erase deletes everything about the tenant, and returns how many webhooks that were. Only the lane's row stays, with
-// the number of the erasure. While one is being delivered it returns ErrBusy, and no other delivery begins for a while.
-func (l *Lane) Erase() (count int, err error) {
+// Erase deletes everything about the tenant. Only the lane's row stays, and that it was erased, with the number of the
+// erasure. While one is being delivered it returns ErrBusy, and no other delivery begins for a while.
+func (l *Lane) Erase() error {
 	if l.leased() {
 		// The action is tried again until the lease has ended. Meanwhile its holder must not continue with the lane's
 		// next webhook.
@@ -104,22 +101,15 @@ func (l *Lane) Erase() (count int, err error) {
 		if l.NotBefore < until-clock.Micros(eraseDelay/2) {
 			l.NotBefore, l.changed = until, true
 		}
-		return 0, ErrBusy
+		return ErrBusy
 	}
-	for _, w := range l.webhooks {
-		if w.isNew && !w.gone {
-			count++
-		}
-		w.gone = true // the turn may know it elsewhere, too
-	}
-	count += l.t.Inbox.EraseTenant(l)
 	l.t.AddedBytes[l.ReceiverName] -= l.Bytes
 	erased := New(l.LaneName)
-	erased.ReceiverName, erased.Paused = l.ReceiverName, l.Paused
+	erased.ReceiverName = l.ReceiverName
 	erased.Token = l.Token // an outcome that is late must not fit a new lease
-	erased.t, erased.changed = l.t, true
+	erased.t, erased.erases = l.t, true
 	*l = *erased
 	l.Erased = l.t.Now
-	l.stamp()
-	return count, nil
+	l.snapshot = &snapshot.Stored{Platform: l.Platform, Tenant: l.Tenant, Seq: l.stamp(), Received: l.t.Time(), Erased: true}
+	return nil
 }

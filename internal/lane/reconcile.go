@@ -98,12 +98,13 @@ func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 }
 
 // Reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it
-// takes it in, at the end of the lane and never as a duplicate, if the mode allows it. mark is one of the numbers that
-// webhooks get: whatever came for the lane since the service was asked has a higher one.
-func (l *Lane) Reconcile(in *ListLine, mark int64, mode ReconcileMode) (c Compared) {
+// takes it in, at the end of the lane and never as a duplicate, if the mode allows it. known is the tenant's last snapshot;
+// nil: there is none. mark is one of the numbers that webhooks get: whatever came for the lane since the service was asked
+// has a higher one.
+func (l *Lane) Reconcile(in *ListLine, known *snapshot.Stored, mark int64, mode ReconcileMode) (c Compared) {
 	c = in.Draft
 	var knows snapshot.Snapshot
-	if known := l.t.Inbox.LastSnapshot(l); known != nil {
+	if known != nil {
 		knows, _ = snapshot.Decode(known.Features) // what cannot be read is unknown
 	}
 	changes := snapshot.Diff(knows, in.Says)
@@ -118,8 +119,8 @@ func (l *Lane) Reconcile(in *ListLine, mark int64, mode ReconcileMode) (c Compar
 		c.Result = Equal
 	}
 	if mode.Applies() && (c.Result == NewTenant || c.Result == Differs) {
-		a := l.takeIn(&in.Incoming, mode == ToStore || l.t.StoreUnclaimed && in.To == nil)
-		c.Applied, c.Err = a.Err == nil, a.Err
+		_, c.Err = l.takeIn(&in.Incoming, mode == ToStore || l.t.StoreUnclaimed && in.To == nil)
+		c.Applied = c.Err == nil
 	}
 	return c
 }

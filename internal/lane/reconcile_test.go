@@ -8,14 +8,6 @@ import (
 	"usher/webhookgate"
 )
 
-// A knowingInbox knows a tenant's last snapshot.
-type knowingInbox struct {
-	emptyInbox
-	known *snapshot.Stored
-}
-
-func (i *knowingInbox) LastSnapshot(*Lane) *snapshot.Stored { return i.known }
-
 // features are what a snapshot lists.
 func features(codes ...string) snapshot.Snapshot {
 	s := snapshot.Snapshot{Known: true}
@@ -44,12 +36,12 @@ func TestReconcile(t *testing.T) {
 		"has the mark's own number": {100, 0, knows("a", "b"), Equal, nil},
 		"was erased":                {50, 7, nil, Left, nil},
 	} {
-		turn := &Turn{Rules: &Rules{}, Lanes: map[webhookgate.LaneName]*Lane{}, Inbox: &knowingInbox{known: tc.known}}
+		turn := &Turn{Rules: &Rules{}, Lanes: map[webhookgate.LaneName]*Lane{}}
 		l := turn.UnknownLane(webhookgate.LaneName{Platform: "crm", Tenant: "acme"})
 		l.Last, l.Erased = tc.last, tc.erased
 		line := &ListLine{Says: features("a", "b"), Draft: Compared{Platform: "crm", Tenant: "acme"}}
 		want := Compared{Platform: "crm", Tenant: "acme", Result: tc.result, Changes: tc.changes}
-		if c := l.Reconcile(line, 100, ToCompare); !reflect.DeepEqual(c, want) {
+		if c := l.Reconcile(line, tc.known, 100, ToCompare); !reflect.DeepEqual(c, want) {
 			t.Errorf("%s: %+v, want %+v", name, c, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -49,13 +50,12 @@ type Webhook struct {
 	// For the transaction that has it in memory.
 	isNew   bool // it has no row yet
 	changed bool // its row must be written
-	gone    bool // it was deleted
 }
 
 // Row returns a copy of the webhook without what this turn remembers, for another turn.
 func (w *Webhook) Row() *Webhook {
 	row := *w
-	row.isNew, row.changed, row.gone = false, false, false
+	row.isNew, row.changed = false, false
 	return &row
 }
 
@@ -78,8 +78,27 @@ func (w *Webhook) Check() error {
 	return nil
 }
 
-// setNewer notes whether the last snapshot of an invalid webhook's tenant is newer than it.
-func (w *Webhook) setNewer(yes bool) { w.changed, w.Newer = w.changed || w.Newer != yes, yes }
+// lastTry is when its last try began.
+func (w *Webhook) lastTry() (at time.Time) {
+	if len(w.Tried) > 0 {
+		at = w.Tried[len(w.Tried)-1].At
+	}
+	return at
+}
+
+// An OverwriteError says that a redelivery would replace a newer snapshot at the receiver by an older one.
+type OverwriteError struct {
+	ID     int64
+	Latest *Webhook
+}
+
+func (e *OverwriteError) Error() string {
+	latest := fmt.Sprint(e.Latest.ID)
+	if e.Latest.State != "" { // else the history has dropped it
+		latest += fmt.Sprintf(", received %s, %s", e.Latest.Received.Format(time.RFC3339), e.Latest.State)
+	}
+	return fmt.Sprintf("webhook %d is not the latest of tenant %q: it would overwrite %s", e.ID, e.Latest.Tenant, latest)
+}
 
 // AgeFrom is the time from which the webhook's age counts: when it was received, or was last redelivered by hand.
 func (w *Webhook) AgeFrom() time.Time {
@@ -101,8 +120,8 @@ type Status struct {
 // Record is what happened to a webhook.
 type Record struct {
 	Tries    int       `json:"tries"`              // since it was received, or since somebody last redelivered it
-	FirstTry time.Time `json:"first_try,omitzero"` // when the first of them began; its age counts from here
-	Counted  int       `json:"counted,omitempty"`  // the tries that count towards Rules.MaxTries; see Outcome.Counts
+	FirstTry time.Time `json:"first_try,omitzero"` // when the first of them began
+	Beside   time.Time `json:"beside,omitzero"`    // since when it fails while its receiver accepts others
 	Receiver string    `json:"receiver,omitempty"` // the receiver of the last try
 	Tried    []Try     `json:"tried,omitempty"`
 	Next     time.Time `json:"next,omitzero"` // after a failed try: when the next one was due
@@ -113,10 +132,9 @@ type Record struct {
 
 	// Only of a webhook that is invalid.
 	Faults []content.Fault `json:"faults,omitempty"`
-	Code   int             `json:"code,omitempty"`  // the HTTP status that its sender got
-	From   string          `json:"from,omitempty"`  // the sender's address
-	Cut    bool            `json:"cut,omitempty"`   // only the beginning of its body is stored
-	Newer  bool            `json:"newer,omitempty"` // after it, its tenant's last snapshot came again
+	Code   int             `json:"code,omitempty"` // the HTTP status that its sender got
+	From   string          `json:"from,omitempty"` // the sender's address
+	Cut    bool            `json:"cut,omitempty"`  // only the beginning of its body is stored
 }
 
 // Rejected says whether the webhook was invalid when it was received, also if somebody has dealt with it since.

@@ -28,10 +28,7 @@ func New(w io.Writer, format string, colours bool, level slog.Leveler) *slog.Log
 
 func forPeople(w io.Writer, colours bool, level slog.Leveler) slog.Handler {
 	return tint.NewTextHandler(w, &tint.Options{
-		Level:       level,
-		TimeFormat:  "15:04:05.000",
-		NoColor:     !colours,
-		ReplaceAttr: visible,
+		Level: level, TimeFormat: "15:04:05.000", NoColor: !colours, ReplaceAttr: visible,
 	})
 }
 

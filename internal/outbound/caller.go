@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"usher/internal/secret"
@@ -74,41 +75,94 @@ func (c *Caller) Call(ctx context.Context, query string, variables map[string]an
 
 // read decodes the data of an answer with the status 200.
 func (c *Caller) read(answer []byte, data any) error {
-	type failure struct{ Message string }
-	var got struct {
-		Data   map[string]json.RawMessage
-		Errors []failure
-	}
-	if json.Unmarshal(answer, &got) != nil {
+	var got struct{ Data json.RawMessage }
+	switch why, refused := c.refusal(answer); {
+	case json.Unmarshal(answer, &got) != nil:
 		return errors.New("the service's answer is not that of a GraphQL API")
-	}
-	whys := got.Errors
-	for _, field := range got.Data { // the service's own way to say that a scope is missing
-		var inside struct{ Errors []json.RawMessage }
-		_ = json.Unmarshal(field, &inside) // anything else has no errors
-		for _, e := range inside.Errors {
-			why := failure{Message: string(e)}
-			if json.Unmarshal(e, &why) != nil {
-				_ = json.Unmarshal(e, &why.Message)
-			}
-			whys = append(whys, why)
-		}
-	}
-	switch {
-	case len(whys) > 0:
-		sent := string(bytes.TrimPrefix([]byte(c.token.Header()[0]), []byte("Bearer ")))
-		return CallRefusedError("the service answered: " + text.Clip(secret.Hide(text.Visible(whys[0].Message), sent), 200))
-	case got.Data == nil:
+	case refused:
+		return CallRefusedError("the service answered: " + why)
+	case len(got.Data) == 0 || string(got.Data) == "null":
 		return errors.New("the service's answer has no data")
-	}
-	var envelope struct{ Data json.RawMessage }
-	if err := json.Unmarshal(answer, &envelope); err != nil {
-		return err
-	}
-	if json.Unmarshal(envelope.Data, data) != nil {
+	case json.Unmarshal(got.Data, data) != nil:
 		return errors.New("the data in the service's answer has another form than the service publishes")
 	}
 	return nil
+}
+
+// refusal returns the first error of an answer: beside the data or, if a scope is missing, inside one of its fields.
+func (c *Caller) refusal(answer []byte) (why string, refused bool) {
+	type failures struct{ Errors []json.RawMessage }
+	var top failures
+	var fields struct{ Data map[string]json.RawMessage }
+	_, _ = json.Unmarshal(answer, &top), json.Unmarshal(answer, &fields) // anything else has no errors
+	all := top.Errors
+	for _, field := range fields.Data {
+		var inside failures
+		_ = json.Unmarshal(field, &inside)
+		all = append(all, inside.Errors...)
+	}
+	if len(all) == 0 {
+		return "", false
+	}
+	var failure struct{ Message string }
+	if json.Unmarshal(all[0], &failure) != nil {
+		_ = json.Unmarshal(all[0], &failure.Message)
+	}
+	sent := strings.TrimPrefix(c.token.Header()[0], "Bearer ")
+	return text.Clip(secret.Hide(text.Visible(failure.Message), sent), 200), true
+}
+
+// Probe calls the service with a token. Its error says what is wrong, and what to do about it.
+func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) error {
+	c := &Caller{o: o, token: token}
+	status, answer, _, err := c.send(ctx, []byte(`{"query":"{__typename}"}`))
+	if err != nil {
+		err = fmt.Errorf("%w; the same address did answer with a token, so try again, or increase "+
+			"USHER_UPSTREAM_TIMEOUT", err)
+	} else {
+		err = c.judge(status, answer)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.target.Redacted(), err)
+	}
+	return nil
+}
+
+// judge returns an error that says what is wrong with the answer to a probe, and what to do about it.
+func (c *Caller) judge(status int, answer []byte) error {
+	why, refused := c.refusal(answer)
+	var got struct{ Data *json.RawMessage }
+	_ = json.Unmarshal(answer, &got) // other JSON counts as an answer without errors
+	switch {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return refusedError(status)
+	case status >= 500:
+		return fmt.Errorf("answered %d; this is an error of the service, try again later", status)
+	case status != http.StatusOK:
+		return fmt.Errorf("answered %d; is USHER_BASE_URL right?", status)
+	case !json.Valid(answer):
+		return errors.New("the answer is not JSON; is USHER_BASE_URL right?")
+	case got.Data != nil: // an error beside it, such as "deprecated", does no harm here
+	case refused && why == "":
+		return errors.New("answered with an error; is this API client allowed to use the API with these scopes?")
+	case refused:
+		return fmt.Errorf("answered with an error: %s; is this API client allowed to use the API with these scopes?", why)
+	}
+	return nil
+}
+
+// refusedError says that the service refused a token, with the status of its answer.
+type refusedError int
+
+func (status refusedError) Error() string {
+	return fmt.Sprintf("answered %d; the service rejects the token that it has just issued: does another "+
+		"program use this API client, and is the client allowed to use the API?", int(status))
+}
+
+// Refused reports whether err, of Probe, says that the service refused the token.
+func Refused(err error) bool {
+	_, refused := errors.AsType[refusedError](err)
+	return refused
 }
 
 func (c *Caller) send(ctx context.Context, body []byte) (status int, answer []byte, at time.Time, err error) {

@@ -10,15 +10,14 @@ import (
 	"testing"
 
 	"usher/internal/outbound"
+	"usher/internal/sandbox"
 	"usher/internal/settings"
 )
 
-// caller returns a caller for a service that gives out the tokens token-1, token-2 and so on, and answers with answer.
-func caller(t *testing.T, answer http.HandlerFunc) *outbound.Caller {
-	t.Helper()
+// numbered gives out the tokens token-1, token-2 and so on.
+func numbered() http.HandlerFunc {
 	asked := 0
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /oauth/token", func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		asked++
 		if scope := r.FormValue("scope"); scope != "workflow:read" {
 			w.WriteHeader(http.StatusBadRequest)
@@ -26,7 +25,14 @@ func caller(t *testing.T, answer http.HandlerFunc) *outbound.Caller {
 			return
 		}
 		fmt.Fprintf(w, `{"access_token":"token-%d","token_type":"Bearer","expires_in":7200}`, asked)
-	})
+	}
+}
+
+// caller returns a caller for a service that answers so.
+func caller(t *testing.T, token, answer http.HandlerFunc) *outbound.Caller {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /oauth/token", token)
 	mux.HandleFunc("POST /graphql", answer)
 	service := httptest.NewServer(mux)
 	t.Cleanup(service.Close)
@@ -69,7 +75,7 @@ func TestCallAnswers(t *testing.T) {
 		{"a token that it repeats", 200, `{"errors":[{"message":"token-1 may not"}]}`, true, "may not"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := caller(t, func(w http.ResponseWriter, _ *http.Request) {
+			c := caller(t, numbered(), func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(test.status)
 				fmt.Fprint(w, test.answer)
 			})
@@ -90,10 +96,58 @@ func TestCallAnswers(t *testing.T) {
 	}
 }
 
+// The sandbox refuses in each of the service's ways, and usher's own calls notice each: catch-up and 'usher check' use
+// no other.
+func TestRefusalsOfTheSandbox(t *testing.T) {
+	box, err := sandbox.Open(sandbox.Config{Listen: "127.0.0.1:0", ReceiverListen: "off"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer box.Close()
+	box.EditClient(sandbox.ClientID, func(c *sandbox.Client) { c.Secret, c.Scopes = "t0psecret", []string{"workflow:read"} })
+	c := caller(t, box.ServeHTTP, box.ServeHTTP)
+	for query, want := range map[string]string{
+		"{ webhookEvents(first: 1) { nodes { id } } }":                                                      "",
+		"{ webhookEvents { nodes { secrets } } }":                                                           "secrets",       // an error of the schema
+		`{ webhookEvents(sort: "x") { nodes { id } } }`:                                                     "cannot sort",   // a validation: data is null
+		"{ tenants { nodes { id } } }":                                                                      "product:read",  // a scope: the errors are in the data
+		"{ accounts { nodes { id } } }":                                                                     "standard:read", // so are those of a list that is never null
+		`{ currentUser { scopes } webhookEvent(id: "1") { bad } }`:                                          "bad",           // nothing is answered by halves
+		`{ currentUser { scopes } tenants { nodes { id } } }`:                                               "product:read",  // errors beside data
+		`{ currentUser { scopes } ...F } fragment F on Query { webhookEvents(first: -1) { nodes { id } } }`: "negative",
+	} {
+		var data map[string]any
+		if _, err := c.Call(t.Context(), query, nil, &data); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v, want %q", query, data, err, want)
+		} else if _, refused := errors.AsType[outbound.CallRefusedError](err); refused != (want != "") {
+			t.Errorf("%s: refused: %v, %v", query, refused, err)
+		}
+	}
+	for _, failure := range []struct {
+		part    string
+		status  int
+		want    string
+		refused bool
+	}{
+		{"graphql", 200, "made by usher sandbox", true},
+		{"log", 200, "Missing required permission: workflow:read", true},
+		{"graphql", 403, "403", true},
+		{"graphql", 500, "500", false}, // an outage is no refusal
+	} {
+		if err := errors.Join(box.Fail(sandbox.Failure{Part: "off"}), box.Fail(sandbox.Failure{Part: failure.part, Status: failure.status})); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Call(t.Context(), "{ webhookEvents { nodes { id } } }", nil, new(map[string]any))
+		if _, refused := errors.AsType[outbound.CallRefusedError](err); err == nil || !strings.Contains(err.Error(), failure.want) || refused != failure.refused {
+			t.Errorf("%+v: %v, refused: %v", failure, err, refused)
+		}
+	}
+}
+
 // A token that was revoked is replaced once.
 func TestCallAgainAfter401(t *testing.T) {
 	var calls []string
-	c := caller(t, func(w http.ResponseWriter, r *http.Request) {
+	c := caller(t, numbered(), func(w http.ResponseWriter, r *http.Request) {
 		if calls = append(calls, r.Header.Get("Authorization")); len(calls) == 2 {
 			w.WriteHeader(http.StatusUnauthorized)
 			return

@@ -7,10 +7,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,7 +20,6 @@ import (
 
 	"usher/internal/guard"
 	"usher/internal/secret"
-	"usher/internal/text"
 	"usher/internal/version"
 	"usher/internal/wire"
 	"usher/proxy"
@@ -77,8 +74,7 @@ type Port struct {
 
 	*Identity // New sets it
 
-	// Started, Finished, Replayed and Failed are those of proxy.Config. New sets them to funcs that do
-	// nothing. Set others before Handler.
+	// These are those of proxy.Config. New sets them to funcs that do nothing.
 	Started  func()
 	Finished func(status int, took time.Duration)
 	Replayed func()
@@ -109,13 +105,15 @@ func keyOf(p *Port) identityKey {
 
 // New builds the way to the service.
 func New(cfg Config) *Outbound {
-	o := &Outbound{
-		Ports:  cfg.Ports,
-		cfg:    cfg,
-		target: cfg.Endpoint("/graphql"),
-		bodies: proxy.NewMemory(32 << 20),
+	o := &Outbound{Ports: cfg.Ports, cfg: cfg, target: cfg.Endpoint("/graphql"), bodies: proxy.NewMemory(32 << 20)}
+	connections := wire.Config{
+		Timeout: cfg.UpstreamTimeout, Proxy: cfg.Proxy,
+		MaxIdle:     4096,             // there are never more connections than there were calls at once
+		IdleTimeout: 50 * time.Second, // common load balancers drop an idle connection after a minute
 	}
-	o.connect()
+	o.upstream = wire.New(connections)
+	connections.Timeout = tokens.FetchTimeout
+	o.forTokens = wire.New(connections)
 	byKey := make(map[identityKey]*Identity)
 	for _, p := range o.Ports {
 		id := byKey[keyOf(p)]
@@ -125,9 +123,7 @@ func New(cfg Config) *Outbound {
 			o.identities = append(o.identities, id)
 		}
 		p.Identity = id
-		p.Started = func() {}
-		p.Finished = func(int, time.Duration) {}
-		p.Replayed = func() {}
+		p.Started, p.Finished, p.Replayed = func() {}, func(int, time.Duration) {}, func() {}
 		p.Failed = func(string) {}
 	}
 	return o
@@ -145,24 +141,9 @@ func (o *Outbound) newIdentity(p *Port) *Identity {
 // client returns what asks for the tokens of a port.
 func (o *Outbound) client(p *Port) *tokens.Client {
 	return &tokens.Client{
-		URL:       o.cfg.Endpoint("/oauth/token").String(),
-		ID:        p.ClientID,
-		Secret:    p.ClientSecret.Get,
-		Scope:     p.Scope,
-		HTTP:      o.forTokens,
-		UserAgent: version.UserAgent(),
+		URL: o.cfg.Endpoint("/oauth/token").String(), HTTP: o.forTokens, UserAgent: version.UserAgent(),
+		ID: p.ClientID, Secret: p.ClientSecret.Get, Scope: p.Scope,
 	}
-}
-
-func (o *Outbound) connect() {
-	cfg := wire.Config{
-		Timeout: o.cfg.UpstreamTimeout, Proxy: o.cfg.Proxy,
-		MaxIdle:     4096,             // there are never more connections than there were calls at once
-		IdleTimeout: 50 * time.Second, // common load balancers drop an idle connection after a minute
-	}
-	o.upstream = wire.New(cfg)
-	cfg.Timeout = tokens.FetchTimeout
-	o.forTokens = wire.New(cfg)
 }
 
 // Run keeps the tokens fresh until ctx ends. It returns when everything that it has started has ended.
@@ -179,19 +160,11 @@ func (o *Outbound) Run(ctx context.Context) {
 // Handler returns the handler of a local port.
 func (o *Outbound) Handler(p *Port) http.Handler {
 	return proxy.New(proxy.Config{
-		Name:         p.Name,
-		Target:       o.target,
-		Source:       p.Source,
-		Upstream:     o.upstream,
-		Key:          p.Key.Getter(),
-		ReplayLimit:  o.cfg.ReplayLimit,
-		ReplayMemory: o.bodies,
-		Hosts:        guard.NewHosts(p.Listen, o.cfg.AllowedHosts, p.Key != nil),
-		Log:          o.cfg.Log,
-		Started:      p.Started,
-		Finished:     p.Finished,
-		Replayed:     p.Replayed,
-		Failed:       p.Failed,
+		Name: p.Name, Target: o.target, Source: p.Source, Upstream: o.upstream, Log: o.cfg.Log,
+		Key:         p.Key.Getter(),
+		Hosts:       guard.NewHosts(p.Listen, o.cfg.AllowedHosts, p.Key != nil),
+		ReplayLimit: o.cfg.ReplayLimit, ReplayMemory: o.bodies,
+		Started: p.Started, Finished: p.Finished, Replayed: p.Replayed, Failed: p.Failed,
 	})
 }
 
@@ -241,77 +214,4 @@ func (o *Outbound) adviseAddress(err error) string {
 		return check + "; should it start with https?"
 	}
 	return check
-}
-
-// Probe calls the service with a token. Its error says what is wrong, and what to do about it.
-func (o *Outbound) Probe(ctx context.Context, token *tokens.Token) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%s: %w", o.target.Redacted(), err)
-		}
-	}()
-	ctx, cancel := context.WithTimeout(ctx, o.cfg.UpstreamTimeout)
-	defer cancel()
-	query := strings.NewReader(`{"query":"{__typename}"}`)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.target.String(), query)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", version.UserAgent())
-	req.Header["Authorization"] = token.Header()
-	resp, err := o.upstream.RoundTrip(req)
-	if err != nil {
-		return fmt.Errorf("%w; the same address did answer with a token, so try again, or increase "+
-			"USHER_UPSTREAM_TIMEOUT", err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return fmt.Errorf("the answer ended too early: %w; try again", err)
-	}
-	return judge(resp.StatusCode, body, token)
-}
-
-// refusedError says that the service refused a token, with the status of its answer.
-type refusedError int
-
-func (status refusedError) Error() string {
-	return fmt.Sprintf("answered %d; the service rejects the token that it has just issued: does another "+
-		"program use this API client, and is the client allowed to use the API?", int(status))
-}
-
-// Refused reports whether err, of Probe, says that the service refused the token.
-func Refused(err error) bool {
-	_, refused := errors.AsType[refusedError](err)
-	return refused
-}
-
-// judge returns an error that says what is wrong with an answer of the API, and what to do about it.
-func judge(status int, body []byte, token *tokens.Token) error {
-	switch {
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return refusedError(status)
-	case status >= 500:
-		return fmt.Errorf("answered %d; this is an error of the service, try again later", status)
-	case status != http.StatusOK:
-		return fmt.Errorf("answered %d; is USHER_BASE_URL right?", status)
-	case !json.Valid(body):
-		return errors.New("the answer is not JSON; is USHER_BASE_URL right?")
-	}
-	var answer struct {
-		Data   json.RawMessage
-		Errors []json.RawMessage
-	}
-	_ = json.Unmarshal(body, &answer) // other JSON counts as an answer without errors
-	if len(answer.Errors) == 0 || len(answer.Data) > 0 && string(answer.Data) != "null" {
-		return nil
-	}
-	var first struct{ Message string }
-	if json.Unmarshal(answer.Errors[0], &first) == nil && first.Message != "" {
-		sent := strings.TrimPrefix(token.Header()[0], "Bearer ")
-		first.Message = ": " + secret.Hide(text.Visible(first.Message), sent)
-	}
-	return fmt.Errorf("answered with an error%s; is this API client allowed to use the API with these scopes?",
-		first.Message)
 }

@@ -1,8 +1,5 @@
-// Package peer accepts connections only from processes of usher's own user.
-//
-// Every user of the machine can connect to a port on loopback; a port has no permissions like a
-// file. On Linux the kernel says who owns the other end of a connection. On other systems it
-// does not, and connections of all users are accepted.
+// Package peer accepts connections only from processes of usher's own user: every user of the machine can connect to a
+// port on loopback. Only on Linux the kernel says who owns the other end; on other systems all are accepted.
 package peer
 
 import (

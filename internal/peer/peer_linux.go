@@ -66,10 +66,8 @@ func askKernel(client, server *net.TCPAddr) (uint32, error) {
 	binary.BigEndian.PutUint16(id.RemotePort[:], uint16(server.Port))
 	copy(id.Local[:], client.IP.To4())
 	copy(id.Remote[:], server.IP.To4())
-	req := diagRequest{
-		Type: sockDiagByFamily, Flags: unix.NLM_F_REQUEST, Sequence: 1,
-		Family: unix.AF_INET, Proto: unix.IPPROTO_TCP, States: ^uint32(0), ID: id,
-	}
+	req := diagRequest{Type: sockDiagByFamily, Flags: unix.NLM_F_REQUEST, Sequence: 1, Family: unix.AF_INET,
+		Proto: unix.IPPROTO_TCP, States: ^uint32(0), ID: id}
 	req.Length = uint32(binary.Size(req))
 	kind, payload, err := exchange(req)
 	switch {
@@ -97,8 +95,7 @@ func askKernel(client, server *net.TCPAddr) (uint32, error) {
 	return sock.UID, nil
 }
 
-// exchange sends a message to the kernel, which answers during the send, and returns the answer. It opens a socket each time, which
-// costs a few microseconds, and leaves no state to keep.
+// exchange sends a message to the kernel, which answers during the send, and returns the answer.
 func exchange(req diagRequest) (kind uint16, payload []byte, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
 	if err != nil {

@@ -1,13 +1,12 @@
-// Package receiver sends webhooks to the customer's applications. Package settings makes each
-// Receiver; the gate, the inbox and the admin port all use that same value. A Set says which receiver
-// a platform has. Try sends a webhook once. The gate and the inbox decide about queues, order and
-// further tries.
+// Package receiver sends webhooks to the customer's applications. A Set says which receiver a platform has. Try sends
+// a webhook once. The gate and the inbox decide about queues, order and further tries.
 package receiver
 
 import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,20 +43,19 @@ type Receiver struct {
 	// answer, zero if there was none, and how long it took. May be nil.
 	Tried func(result string, status int, took time.Duration)
 
-	mu         sync.Mutex
-	unanswered map[*time.Time]bool // when each of the tries under way began; mu guards it
+	mu       sync.Mutex
+	underWay []*time.Time // when each try under way began, the oldest first; mu guards it
 }
 
 // Credentials are how the billing service proves who it is. The gate checks them, and receivers that checked them
 // before there was an usher can go on.
 type Credentials struct {
 	// Tokens returns the tokens that are valid now, separated by commas. Each try carries the first of them as
-	// Authorization: Bearer. It is called for every request and must be quick. Nil: there are none.
+	// Authorization: Bearer. Nil: there are none.
 	Tokens func() string
 
 	// SigningKeys returns the keys of the signatures over the body, separated by commas. Webhooks that have no
-	// signature, because usher has made them, are signed with the first. It is called for every webhook and must
-	// be quick. Nil: there are none.
+	// signature, because usher has made them, are signed with the first. Nil: there are none.
 	SigningKeys func() string
 
 	// SignatureHeader carries the signature, in hex or base64, and HMAC made it.
@@ -66,30 +64,25 @@ type Credentials struct {
 }
 
 // Unanswered returns since when usher waits for the answer to the oldest try; zero: it waits for none.
-func (r *Receiver) Unanswered() (since time.Time) {
+func (r *Receiver) Unanswered() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for began := range r.unanswered {
-		if since.IsZero() || began.Before(since) {
-			since = *began
-		}
+	if len(r.underWay) == 0 {
+		return time.Time{}
 	}
-	return since
+	return *r.underWay[0]
 }
 
 // begin notes that a try begins; the result notes its end.
 func (r *Receiver) begin() (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.unanswered == nil {
-		r.unanswered = make(map[*time.Time]bool)
-	}
-	try := new(time.Now())
-	r.unanswered[try] = true
+	began := new(time.Now())
+	r.underWay = append(r.underWay, began)
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.unanswered, try)
+		r.underWay = slices.DeleteFunc(r.underWay, func(other *time.Time) bool { return other == began })
 	}
 }
 
@@ -132,14 +125,7 @@ func (s *Set) For(platform string) (rest *Receiver) {
 }
 
 // Main returns the receiver of all platforms that have no receiver of their own, or nil if there is none.
-func (s *Set) Main() *Receiver {
-	for _, r := range s.All() {
-		if len(r.Platforms) == 0 {
-			return r
-		}
-	}
-	return nil
-}
+func (s *Set) Main() *Receiver { return s.For("") }
 
 // CloseIdleConnections closes the connections that no try uses.
 func (s *Set) CloseIdleConnections() {
@@ -147,5 +133,21 @@ func (s *Set) CloseIdleConnections() {
 		if pool, ok := r.Transport.(interface{ CloseIdleConnections() }); ok {
 			pool.CloseIdleConnections()
 		}
+	}
+}
+
+// authorize adds what the receiver may check: the user and the password of its address or else the billing service's
+// token, and the service's signature. They are added to each try and not stored with the webhook, because they may
+// change while it waits.
+func (r *Receiver) authorize(header http.Header, body []byte) {
+	if user := r.URL.User; user != nil {
+		password, _ := user.Password()
+		(&http.Request{Header: header}).SetBasicAuth(user.Username(), password)
+	} else if r.Service.Tokens != nil {
+		token, _, _ := strings.Cut(r.Service.Tokens(), ",")
+		header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
+	}
+	if s := r.Service; s.SigningKeys != nil && header.Values(s.SignatureHeader) == nil {
+		header.Set(s.SignatureHeader, s.HMAC.Sign(s.SigningKeys(), body))
 	}
 }

@@ -48,9 +48,8 @@ func (r *Receiver) Try(ctx context.Context, id string, header http.Header, body 
 	return t
 }
 
-// Ask sends a question once, and returns the receiver's whole answer. An incomplete answer is an
-// error: it must not look like a decision. If ctx is cancelled, the try says nothing about the receiver, and
-// Tried is not called.
+// Ask sends a question once, and returns the receiver's whole answer. An incomplete answer is an error: it must not
+// look like a decision. If ctx is cancelled, the try says nothing about the receiver, and is not counted.
 func (r *Receiver) Ask(ctx context.Context, id string, header http.Header, body []byte) Try {
 	start := time.Now()
 	t, err := r.try(ctx, id, header, body, maxDecision+1)
@@ -84,10 +83,9 @@ func (r *Receiver) try(ctx context.Context, id string, header http.Header, body 
 	}
 	defer resp.Body.Close()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, limit))
-	// The other headers are dropped: there may be thousands.
-	about := http.Header{
-		"Content-Type":     resp.Header.Values("Content-Type"),
-		"Content-Encoding": resp.Header.Values("Content-Encoding"),
+	about := make(http.Header) // the other headers are dropped: there may be thousands
+	for _, name := range []string{"Content-Type", "Content-Encoding"} {
+		about[name] = resp.Header.Values(name)
 	}
 	return Try{Status: resp.StatusCode, RetryAfter: wire.RetryAfter(resp.Header), Header: about, Body: said}, err
 }
@@ -98,11 +96,9 @@ func (r *Receiver) count(result string, status int, start time.Time) {
 	}
 }
 
-// Fenced returns a context for a Try that calls may right before each write, and sends nothing more
-// if may returns false. The hazard: a process can be suspended at any time. When it continues, it
-// finishes what it was about to do, before it learns that another replica now delivers this webhook.
-// A suspension between the call of may and the system call is still possible. Fenced works with the
-// transport of NewTransport only.
+// Fenced returns a context for a Try that calls may right before each write, and sends nothing more if may returns
+// false. The hazard: a process can be suspended at any time, and when it continues, another replica may deliver this
+// webhook. (A suspension between may and the system call is still possible.) It works with NewTransport's only.
 func Fenced(ctx context.Context, may func() bool) context.Context {
 	return wire.With(ctx, wire.Call{Fence: func() error {
 		if !may() {
@@ -115,8 +111,8 @@ func Fenced(ctx context.Context, may func() bool) context.Context {
 // errFenced is the error of a write that may has prevented. The receiver gets no complete request.
 var errFenced = errors.New("no longer this replica's to deliver")
 
-// ErrUnsigned says that the signing secret cannot be used, so nothing was sent. If receivers got
-// unsigned webhooks for a while, people might make them accept such webhooks.
+// ErrUnsigned says that the signing secret cannot be used, so nothing was sent: people might make their receivers
+// accept unsigned webhooks.
 var ErrUnsigned = errors.New("the signing secret can't be used")
 
 // send makes one request. It has its own timestamp and signature.
@@ -131,32 +127,12 @@ func (r *Receiver) send(ctx context.Context, id string, header http.Header, body
 	target := *r.URL
 	target.User = nil
 	req := (&http.Request{
-		Method:        http.MethodPost,
-		URL:           &target,
-		Host:          target.Host,
-		Header:        header.Clone(),
-		ContentLength: int64(len(body)),
-		Body:          io.NopCloser(bytes.NewReader(body)),
+		Method: http.MethodPost, URL: &target, Host: target.Host, Header: header.Clone(),
+		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)),
 	}).WithContext(ctx)
 	signature.Stamp(req.Header, id, time.Now(), body, keys...)
 	r.authorize(req.Header, body)
 	return r.Transport.RoundTrip(req)
-}
-
-// authorize adds what the receiver may check: the user and the password of its address or else the billing service's
-// token, and the service's signature. They are added to each try and not stored with the webhook, because they may
-// change while it waits.
-func (r *Receiver) authorize(header http.Header, body []byte) {
-	if user := r.URL.User; user != nil {
-		password, _ := user.Password()
-		(&http.Request{Header: header}).SetBasicAuth(user.Username(), password)
-	} else if r.Service.Tokens != nil {
-		token, _, _ := strings.Cut(r.Service.Tokens(), ",")
-		header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
-	}
-	if s := r.Service; s.SigningKeys != nil && header.Values(s.SignatureHeader) == nil {
-		header.Set(s.SignatureHeader, s.HMAC.Sign(s.SigningKeys(), body))
-	}
 }
 
 // Accepted reports whether the receiver has accepted the webhook.
@@ -165,7 +141,8 @@ func (t Try) Accepted() bool { return t.Status/100 == 2 }
 // tooSlow is a [context.DeadlineExceeded] that says after how long.
 type tooSlow time.Duration
 
-func (d tooSlow) Error() string      { return fmt.Sprintf("no answer within %v", time.Duration(d)) }
+func (d tooSlow) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(d)) }
+
 func (tooSlow) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // TimedOut reports whether the receiver did not answer in time.
@@ -183,9 +160,8 @@ func (t Try) Result() string {
 		return "status"
 	case t.TimedOut():
 		return "timeout"
-	default:
-		return "error"
 	}
+	return "error"
 }
 
 // Why returns a sentence for the sender that says why a try failed. It does not quote network errors,

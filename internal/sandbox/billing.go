@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
-	"io"
 	"maps"
 	"mime"
 	"net/http"
@@ -41,13 +39,9 @@ type Billing struct {
 	// called concurrently. Set it before serving.
 	OnCall func(r *http.Request, body []byte)
 
-	// Platforms returns what is configured for the platforms; may be nil. Set it before serving.
-	Platforms func() []*Platform
-
+	*records
 	key     []byte // signs the tokens
 	schemas schemas
-	book    *book
-	log     *webhookLog
 	faults  faults // by path, and of the webhook log
 
 	tokenRequests atomic.Int64
@@ -68,13 +62,12 @@ const (
 func NewBilling(clients ...Client) *Billing {
 	b := &Billing{
 		key:     make([]byte, 32),
-		book:    &book{places: make(map[[2]string]int)},
-		log:     &webhookLog{limit: maxLog},
+		records: &records{book: &book{places: make(map[[2]string]int)}, log: &webhookLog{limit: maxLog}},
 		clients: make(map[string]*Client),
 		issued:  make(map[string]*grant),
 		calls:   make(map[int]int),
 	}
-	b.schemas = newSchemas(b)
+	b.schemas = newSchemas(b.records)
 	_, _ = rand.Read(b.key) // is documented never to fail
 	for _, c := range clients {
 		b.clients[c.ID] = &c
@@ -103,22 +96,6 @@ func (b *Billing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		textAnswer(http.StatusNotFound, "not found").write(w)
 	}
-}
-
-// readPost reads the body of a POST. If the method is wrong or the body cannot be read, it returns the
-// answer that refuses the request.
-func readPost(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, refusal *answer) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
-	case r.Method != http.MethodPost:
-		refusal = new(textAnswer(http.StatusMethodNotAllowed, "method not allowed"))
-		refusal.header.Set("Allow", http.MethodPost)
-	case tooLarge:
-		refusal = new(textAnswer(http.StatusRequestEntityTooLarge, "body too large"))
-	case err != nil:
-		refusal = new(textAnswer(http.StatusBadRequest, "body ended too early"))
-	}
-	return body, refusal
 }
 
 // EditClient changes a client. Its tokens stay valid. EditClient panics if there is no such client, so that
@@ -330,29 +307,3 @@ func unauthorized(description string) answer {
 func queryError(status int, message string) answer {
 	return jsonAnswer(status, map[string][]map[string]string{"errors": {{"message": message}}})
 }
-
-// inventedAccount is a customer of the billing service. The GraphQL endpoint
-// lists them, and the tenants of the webhooks belong to them.
-type inventedAccount struct {
-	number int
-	name   string
-}
-
-// accounts returns the same 300 accounts at every call.
-var accounts = sync.OnceValue(func() []inventedAccount {
-	stems := []string{
-		"Acme", "Bluebird", "Cobalt", "Dandelion", "Ember", "Fjord", "Ginkgo", "Harbour", "Indigo", "Juniper",
-		"Kestrel", "Lantern", "Meridian", "Nimbus", "Orchard", "Pebble", "Quartz", "Rowan", "Saffron", "Tundra",
-		"Umbra", "Velvet", "Willow", "Yarrow", "Zephyr", "Älvdal", "Brücke", "Café Noir", "Søndag", "Łąka",
-	}
-	kinds := []string{
-		"GmbH", "Ltd", "Logistics", "Software", "Foods", "Robotics", "Energy", "Health", "Media", "& Sons",
-	}
-	all := make([]inventedAccount, 0, len(stems)*len(kinds))
-	for _, kind := range kinds {
-		for _, stem := range stems {
-			all = append(all, inventedAccount{1001 + len(all), stem + " " + kind})
-		}
-	}
-	return all
-})

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
+	"io"
 	"maps"
 	"net/http"
 	"strconv"
@@ -158,4 +160,20 @@ func (a answer) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.status)
 	_, _ = w.Write(a.body) // an error means that the client has gone
+}
+
+// readPost reads the body of a POST. If the method is wrong or the body cannot be read, it returns the
+// answer that refuses the request.
+func readPost(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, refusal *answer) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	switch _, tooLarge := errors.AsType[*http.MaxBytesError](err); {
+	case r.Method != http.MethodPost:
+		refusal = new(textAnswer(http.StatusMethodNotAllowed, "method not allowed"))
+		refusal.header.Set("Allow", http.MethodPost)
+	case tooLarge:
+		refusal = new(textAnswer(http.StatusRequestEntityTooLarge, "body too large"))
+	case err != nil:
+		refusal = new(textAnswer(http.StatusBadRequest, "body ended too early"))
+	}
+	return body, refusal
 }

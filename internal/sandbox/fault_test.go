@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,19 +35,6 @@ func TestFaultAnswers(t *testing.T) {
 	if n := b.TokenRequests(); n != 4 {
 		t.Errorf("TokenRequests %d", n)
 	}
-}
-
-func TestFaultDelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := NewBilling(testClient())
-		start := time.Now()
-		b.FailTokens(Fault{Delay: 3 * time.Second})
-		tok := getToken(t, b)
-		if took := time.Since(start); took != 3*time.Second || tok.CreatedAt != time.Now().Unix() {
-			t.Errorf("answered after %v, created %d", took, tok.CreatedAt)
-		}
-		wantAccess(t, b, tok.AccessToken, "")
-	})
 }
 
 func TestFaultHangEndsWithTheRequest(t *testing.T) {
@@ -92,28 +78,4 @@ func TestFaultHangUp(t *testing.T) {
 	if body, err := send(); body != "half" || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("broken off: %q %v", body, err)
 	}
-}
-
-// Many requests run at once, in a bubble, while all faults change. This is for the race detector, and shows that no
-// goroutine outlives its request.
-func TestConcurrentUse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := NewBilling(testClient())
-		b.FailTokens(Fault{Delay: time.Second})
-		tok := getToken(t, b).AccessToken
-		var wg sync.WaitGroup
-		for range 50 {
-			wg.Go(func() { getToken(t, b) })
-			wg.Go(func() {
-				if w := ask(b, tok, `{"query":"{ accounts(filter: \"zephyr\") { id name } }"}`); w.Code != http.StatusOK {
-					t.Errorf("call: %d %s", w.Code, w.Body)
-				}
-			})
-		}
-		b.EditClient("app", func(c *Client) { c.TokenLife = time.Minute })
-		wg.Wait()
-		if ok, unauthorized := b.Calls(); ok != 50 || unauthorized != 0 || b.TokenRequests() != 51 {
-			t.Errorf("calls %d %d, token requests %d", ok, unauthorized, b.TokenRequests())
-		}
-	})
 }

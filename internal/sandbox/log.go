@@ -67,7 +67,7 @@ func (l *webhookLog) add(url string, body []byte, header http.Header) graphql.ID
 }
 
 // answered notes the answer to the last attempt of an entry.
-func (l *webhookLog) answered(id graphql.ID, r Reply) {
+func (l *webhookLog) answered(id graphql.ID, status int, body string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.IndexFunc(l.events, func(e *webhookEvent) bool { return e.ID == id })
@@ -76,8 +76,8 @@ func (l *webhookLog) answered(id graphql.ID, r Reply) {
 	}
 	e := *l.events[i]
 	e.UpdatedAt, e.ResponseCode, e.ResponseBody = moment{time.Now()}, nil, nil
-	if r.Status != 0 {
-		e.ResponseCode, e.ResponseBody = new(strconv.Itoa(r.Status)), &r.Answer
+	if status != 0 {
+		e.ResponseCode, e.ResponseBody = new(strconv.Itoa(status)), &body
 	}
 	l.events[i] = &e
 }

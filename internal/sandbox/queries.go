@@ -25,13 +25,14 @@ func allow(ctx context.Context, scope, query string) error {
 	if slices.Contains(scopesOf(ctx), scope) {
 		return nil
 	}
-	return inItsWords(fmt.Sprintf("Missing required permission: %s, can't access query %s", scope, query))
+	return missingScope{scope, query}
 }
 
-// inItsWords is an error as the service words it.
-type inItsWords string
+type missingScope struct{ scope, query string }
 
-func (e inItsWords) Error() string { return string(e) }
+func (m missingScope) Error() string {
+	return fmt.Sprintf("Missing required permission: %s, can't access query %s", m.scope, m.query)
+}
 
 // list answers a query for a list: the page that it asks for, if its token may.
 func list[T any](ctx context.Context, scope, query string, all []*T, args pageArgs) (*connection[T], error) {
@@ -42,7 +43,16 @@ func list[T any](ctx context.Context, scope, query string, all []*T, args pageAr
 }
 
 // queries resolves the fields of the schema's type Query.
-type queries struct{ *Billing }
+type queries struct{ *records }
+
+// records are what the service has stored.
+type records struct {
+	book *book
+	log  *webhookLog
+
+	// Platforms returns what is configured for the platforms; may be nil. Set it before serving.
+	Platforms func() []*Platform
+}
 
 type currentUser struct{ Scopes []string }
 
@@ -170,7 +180,7 @@ type Platform struct {
 }
 
 // platforms returns those of Platforms, and those that only a tenant's webhook names.
-func (b *Billing) platforms() []*Platform {
+func (b *records) platforms() []*Platform {
 	var all []*Platform
 	if b.Platforms != nil {
 		all = b.Platforms()
@@ -204,7 +214,7 @@ type provisioningChange struct {
 	CreatedAt, UpdatedAt *moment
 }
 
-func (b *Billing) tenants() []*tenantNode {
+func (b *records) tenants() []*tenantNode {
 	platforms := b.platforms()
 	var all []*tenantNode
 	for _, t := range b.book.list() {

@@ -310,9 +310,19 @@ var documented = map[string][]answer{
 		refuseToken(http.StatusUnauthorized, "invalid_client", "Client authentication failed."),
 		refuseToken(http.StatusForbidden, "unauthorized_client", "The client is not authorized to perform this request."),
 	},
-	"graphql": {unauthorized("The access token expired"), crash},
-	"log":     {unauthorized("The access token expired"), crash},
+	"graphql": {unauthorized("The access token expired"), crash, beside},
+	"log":     {unauthorized("The access token expired"), crash, inside},
 }
+
+// Two ways to fail with a 200: an error beside the data, and inside it, if a scope is missing.
+var (
+	beside = jsonAnswer(http.StatusOK, map[string]any{
+		"data": map[string]any{}, "errors": []map[string]string{{"message": "made by usher sandbox"}},
+	})
+	inside = jsonAnswer(http.StatusOK, map[string]any{
+		"data": map[string]refusal{"webhookEvents": {[]string{missingScope{"workflow:read", "webhookEvents"}.Error()}}},
+	})
+)
 
 // crash is a 500, which is JSON, too.
 var crash = jsonAnswer(http.StatusInternalServerError, map[string]any{

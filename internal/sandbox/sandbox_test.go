@@ -1,16 +1,11 @@
 package sandbox
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,39 +24,6 @@ func opened(t *testing.T, receiver string) *Sandbox {
 	}
 	t.Cleanup(s.Close)
 	return s
-}
-
-// A webhook that is sent on command is complete and lists exactly the given features. Equal commands give equal
-// bytes, whatever the order of their members.
-func TestStateIsComplete(t *testing.T) {
-	check := shapes{t, make(map[string]bool)}
-	for _, s := range []State{
-		{"acme", "", map[string]*int{"users": new(25), "sso": nil}},
-		{"a/ä\"%", "docs", map[string]*int{"": new(-1)}},
-		{"acme", "crm", nil},
-	} {
-		d := json.NewDecoder(bytes.NewReader(s.Webhook()))
-		d.UseNumber()
-		var v any
-		if err := d.Decode(&v); err != nil {
-			t.Fatal(err)
-		}
-		check.object("", "envelope", v)
-		got, err := readSnapshot(s.Webhook())
-		if err != nil || got.Code != s.Tenant || got.Platform.Code != max(s.Platform, "crm") || len(got.Features) != len(s.Features) {
-			t.Errorf("%+v became %+v, %v", s, got, err)
-		}
-		for _, f := range got.Features {
-			if want, asked := s.Features[f.Code]; !asked || quantityText(f.Quantity) != quantityText(want) {
-				t.Errorf("%+v has %s %s", s, f.Code, quantityText(f.Quantity))
-			}
-		}
-	}
-	for part := range check.seen {
-		if strings.HasSuffix(part, " absent") {
-			t.Errorf("not complete: %s", part)
-		}
-	}
 }
 
 func TestControl(t *testing.T) {
@@ -109,18 +71,6 @@ func TestControl(t *testing.T) {
 	}
 }
 
-func TestControlWithoutReceiver(t *testing.T) {
-	s := opened(t, "off")
-	for target, body := range map[string]string{"/sandbox/send": `{"tenant":"acme"}`, "/sandbox/fail": `{"part":"receiver","status":500}`} {
-		if w := post(s, target, "", body); w.Code/100 != 4 || !strings.Contains(w.Body.String(), "--") {
-			t.Errorf("%s: %d %s", target, w.Code, w.Body)
-		}
-	}
-	if err := s.Fail(Failure{Part: "off"}); err != nil {
-		t.Error(err)
-	}
-}
-
 // A failing part answers with the published body, if there is one, and fails no longer than it should.
 func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -150,20 +100,6 @@ func TestFailures(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		getToken(t, s.Billing)
 	})
-}
-
-// Each webhook goes to each URL. The result is the first reply that is not a success.
-func TestSeveralAddresses(t *testing.T) {
-	s, _ := newPair(1)
-	s.URLs = []string{"http://a.example/one", "http://b.example/two?secret", "http://c.example/"}
-	s.Client.Transport = inProcess{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Usher-Decision", r.URL.Path)
-		w.WriteHeader(map[string]int{"a.example": 200, "b.example": 503, "c.example": 204}[r.Host])
-	})}
-	e := mustChange(t, s)
-	if len(e.Replies) != 3 || e.Status != 503 || e.String() != "503 /two" || e.Replies[1].To != "b.example" || e.Replies[2].Status != 204 {
-		t.Errorf("%+v", e)
-	}
 }
 
 // A webhook is signed as the service signs, or as usher signs for a receiver, and carries the token. A forged one
@@ -332,54 +268,3 @@ func TestScenariosInDocs(t *testing.T) {
 		}
 	}
 }
-
-// "Again after a timeout" hangs up after the whole request has arrived, not before: net/http reports a request as
-// written while its end is still in a buffer.
-func TestRehearseHangsUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		received := make(chan string, 2)
-		receiver := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
-				t.Error(err)
-			}
-			received <- string(body)
-			if len(received) == 1 {
-				<-r.Context().Done()
-			}
-		})}
-		ln := pipes(make(chan net.Conn))
-		var serving sync.WaitGroup
-		serving.Go(func() { _ = receiver.Serve(ln) })
-		r := &rehearsal{ctx: t.Context(), sender: NewSender(1, "http://receiver.example/")}
-		r.sender.Client.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			near, far := net.Pipe()
-			ln <- far
-			return near, nil
-		}}
-		list := r.again([]byte("{}"))
-		r.sender.Client.CloseIdleConnections()
-		_ = receiver.Close()
-		serving.Wait()
-		synctest.Wait()
-		got := make([]string, len(received))
-		for i := range got {
-			got[i] = <-received
-		}
-		if len(list) != 1 || list[0].Status != 200 || !slices.Equal(got, []string{"{}", "{}"}) {
-			t.Errorf("%+v, received %q", list, got)
-		}
-	})
-}
-
-// pipes is a listener for connections in memory.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	if conn, ok := <-p; ok {
-		return conn, nil
-	}
-	return nil, net.ErrClosed
-}
-func (p pipes) Close() error   { close(p); return nil }
-func (p pipes) Addr() net.Addr { return &net.IPAddr{} }

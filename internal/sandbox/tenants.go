@@ -302,7 +302,8 @@ var (
 	}
 )
 
-func limited(code, name string) Feature        { return Feature{code, name, "", new(5)} }
+func limited(code, name string) Feature { return Feature{code, name, "", new(5)} }
+
 func enabled(code, name, value string) Feature { return Feature{code, name, value, nil} }
 
 func newWorld(seed uint64) *world {

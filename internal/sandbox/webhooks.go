@@ -199,7 +199,7 @@ func (s *Sender) deliver(ctx context.Context, to string, body []byte) (r Reply) 
 	for n := 1; n <= attempts && !r.OK() && ctx.Err() == nil; n++ {
 		r = s.post(ctx, to, header, body)
 		r.Attempts = n
-		s.log.answered(event, r)
+		s.log.answered(event, r.Status, r.Answer)
 	}
 	return r
 }

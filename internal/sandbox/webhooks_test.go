@@ -3,7 +3,6 @@ package sandbox
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -72,39 +71,6 @@ func TestChanges(t *testing.T) {
 	}
 	if n := len(rc.Deliveries()); n != 100 {
 		t.Errorf("%d deliveries", n)
-	}
-}
-
-func TestSameSeedSameWebhooks(t *testing.T) {
-	a, _ := newPair(7)
-	b, _ := newPair(7)
-	c, _ := newPair(8)
-	differs := false
-	for range 100 {
-		ea, eb, ec := mustChange(t, a), mustChange(t, b), mustChange(t, c)
-		if !bytes.Equal(ea.Body, eb.Body) || ea.Summary != eb.Summary {
-			t.Fatalf("seed 7 made %q and %q", ea.Summary, eb.Summary)
-		}
-		differs = differs || !bytes.Equal(ea.Body, ec.Body)
-	}
-	if !differs {
-		t.Error("seeds 7 and 8 make the same")
-	}
-}
-
-// Every fourth webhook repeats the one before it.
-func TestNext(t *testing.T) {
-	s, rc := newPair(1)
-	var last SentWebhook
-	for n := 1; n <= 40; n++ {
-		e := s.Next(t.Context())
-		if again := e.Summary == fmt.Sprintf("#%d again: %s", n-1, last.Summary); e.N != n || again != (n%4 == 0) || again != bytes.Equal(e.Body, last.Body) {
-			t.Fatalf("webhook %d is number %d: %s", n, e.N, e.Summary)
-		}
-		last = e
-	}
-	if d := rc.Deliveries(); len(d) != 40 {
-		t.Errorf("deliveries %+v", d)
 	}
 }
 

@@ -1,7 +1,5 @@
-// Package secret holds values that must never be shown: the passwords, keys and tokens in the
-// settings. A Value comes from a variable, or from a file that is read again when its content
-// changes. In a log line or an error it prints as [redacted]. Hide removes secrets from a text
-// that somebody else wrote.
+// Package secret holds values that must never be shown: the passwords, keys and tokens in the settings. A Value comes
+// from a variable, or from a file that is read again when its content changes. It prints as [redacted].
 package secret
 
 import (
@@ -19,9 +17,8 @@ import (
 const (
 	redacted = "[redacted]"
 
-	// pollEvery is how often Watch compares the content of the files. Times and inodes are
-	// not enough: a rewritten file may keep both, and a mounted secret changes when a symlink
-	// two directories up is swapped.
+	// pollEvery is how often Watch compares the content of the files. Times and inodes are not enough: a rewritten
+	// file may keep both.
 	pollEvery = 500 * time.Millisecond
 )
 
@@ -172,8 +169,7 @@ func content(path string, data []byte, err error) (string, error) {
 // maxFile is more than any file has that usher is configured with.
 const maxFile = 16 << 20
 
-// ReadFile returns the content of a file. It does not read a device without end, such as /dev/zero, until
-// there is no memory left.
+// ReadFile returns the content of a file, which may be a device without end, such as /dev/zero.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -134,43 +134,6 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A content that the check refuses does not replace the last good one.
-func TestRequire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "key")
-		write(t, path, "long enough")
-		v, err := FromFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		v.Require(func(s string) error {
-			if len(s) < 10 {
-				return errors.New("it is too short")
-			}
-			return nil
-		})
-		var log strings.Builder
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { Watch(ctx, slog.New(slog.NewTextHandler(&log, nil)), v); close(done) }()
-		write(t, path, "hunter2")
-		time.Sleep(3 * pollEvery)
-		if got := v.Get(); got != "long enough" {
-			t.Errorf("a bad one: %q", got)
-		}
-		write(t, path, "long enough again")
-		time.Sleep(3 * pollEvery)
-		if got := v.Get(); got != "long enough again" {
-			t.Errorf("a good one: %q", got)
-		}
-		cancel()
-		<-done
-		if strings.Count(log.String(), "too short") != 1 || strings.Contains(log.String(), "hunter2") {
-			t.Errorf("the log: %s", log.String())
-		}
-	})
-}
-
 func TestNeverPrinted(t *testing.T) {
 	v := New("hunter2")
 	var out strings.Builder

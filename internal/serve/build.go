@@ -33,9 +33,7 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	u := &Usher{settings: s, log: log}
 	m := metrics.New(version.Number(), version.Commit())
 	if s.OutboundOn() {
-		if err := u.buildOutbound(m); err != nil {
-			return nil, err
-		}
+		u.buildOutbound(m)
 	}
 	var gateMetrics *metrics.Gate
 	if s.GateOn() {
@@ -60,13 +58,7 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 	return u, nil
 }
 
-// portCounts counts what happens on a local port. Ports that share a token also share its counts.
-type portCounts struct {
-	calls  *metrics.Port
-	tokens *metrics.Identity
-}
-
-func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
+func (u *Usher) buildOutbound(m *metrics.Registry) {
 	cfg := u.settings.Outbound.Config
 	cfg.Log = u.log
 	u.outbound = outbound.New(cfg)
@@ -78,19 +70,10 @@ func (u *Usher) buildOutbound(m *metrics.Registry) (err error) {
 			identities[p.Identity] = tokens
 			p.Source.Fetched, p.Source.EarlyRevoked = tokens.Fetched, tokens.EarlyRevoked
 		}
-		p.Started = calls.Started
-		p.Finished = calls.Finished
-		p.Replayed = calls.Replayed
-		p.Failed = calls.Failed
+		p.Started, p.Finished, p.Replayed, p.Failed = calls.Started, calls.Finished, calls.Replayed, calls.Failed
 		u.counts = append(u.counts, portCounts{calls, tokens})
-		u.listeners = append(u.listeners, &listener{
-			variable: p.Variables.Listen,
-			name:     p.Name,
-			addr:     p.Listen,
-			handler:  u.outbound.Handler(p),
-		})
+		u.addListener(p.Variables.Listen, p.Name, p.Listen, u.outbound.Handler(p))
 	}
-	return nil
 }
 
 func (u *Usher) buildGate(m *metrics.Gate) (err error) {
@@ -151,15 +134,11 @@ func (u *Usher) buildGate(m *metrics.Gate) (err error) {
 		cfg.PlatformsOf = func(ctx context.Context, tenant string) ([]string, error) { return u.inbox.Platforms(ctx, tenant) }
 	}
 	u.gate = webhookgate.New(cfg)
-	l := &listener{variable: "USHER_WEBHOOK_LISTEN", name: "webhooks", addr: w.Listen, handler: u.gate}
+	u.gateListener = u.addListener("USHER_WEBHOOK_LISTEN", "webhooks", w.Listen, u.gate)
 	if w.TLSCertFile != "" {
-		if l.cert, err = guard.NewCertificate(w.TLSCertFile, w.TLSKeyFile, u.log); err != nil {
-			return err
-		}
+		u.gateListener.cert, err = guard.NewCertificate(w.TLSCertFile, w.TLSKeyFile, u.log)
 	}
-	u.gateListener = l
-	u.listeners = append(u.listeners, l)
-	return nil
+	return err
 }
 
 // buildInbox opens the inbox, if there is one. Without a gate usher delivers nothing from it.
@@ -185,7 +164,7 @@ func (u *Usher) buildInbox(m *metrics.Registry, gate *metrics.Gate) (err error) 
 		cfg.GateUp = func() bool { return u.running.Load() && !u.stopping.Load() }
 	}
 	if u.inbox, err = inbox.Open(cfg); err != nil {
-		return settings.InboxError(err)
+		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w", err)
 	}
 	return nil
 }
@@ -214,10 +193,7 @@ func (u *Usher) inboxStats() inbox.Stats {
 	}
 	invalid, _ := u.decisions.Invalid()
 	s := inbox.Stats{
-		Invalid:   invalid,
-		At:        time.Now(),
-		Paused:    []inbox.Pause{},
-		Receivers: make(map[string]inbox.Figures),
+		Invalid: invalid, At: time.Now(), Paused: []inbox.Pause{}, Receivers: make(map[string]inbox.Figures),
 	}
 	for _, c := range u.settings.Webhook.Receivers.All() {
 		s.Receivers[c.Name] = inbox.Figures{}
@@ -239,26 +215,16 @@ func (u *Usher) buildEntitlements(m *metrics.Registry) {
 	}
 	cfg.Checked, cfg.Answered, u.answers = m.Entitlements(u.inboxStats)
 	cfg.Told = m.Changes(func() int { return u.inbox.ChangesWaiting() })
-	u.entitlementsListener = &listener{
-		variable: "USHER_ENTITLEMENTS_LISTEN",
-		name:     "entitlements",
-		addr:     e.Listen,
-		handler:  entitlements.New(cfg),
-	}
-	u.listeners = append(u.listeners, u.entitlementsListener)
+	u.entitlementsListener = u.addListener("USHER_ENTITLEMENTS_LISTEN", "entitlements", e.Listen, entitlements.New(cfg))
 }
 
 // buildAdmin builds the admin port for the parts that are on.
 func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	a := &u.settings.Admin
 	cfg := admin.Config{
-		Hosts:     guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
-		Token:     a.Token.Getter(),
-		ReadToken: a.ReadToken.Getter(),
-		Health:    u.health,
-		Metrics:   metrics.Handler(),
-		Version:   version.Number(),
-		Log:       u.log,
+		Hosts: guard.NewHosts(a.Listen, u.settings.Outbound.AllowedHosts, a.Token != nil),
+		Token: a.Token.Getter(), ReadToken: a.ReadToken.Getter(),
+		Health: u.health, Metrics: metrics.Handler(), Version: version.Number(), Log: u.log,
 	}
 	if u.outbound != nil {
 		cfg.Ports = u.portStates
@@ -317,18 +283,12 @@ func (u *Usher) replicaName() string {
 func (u *Usher) portStates() []status.Port {
 	var states []status.Port
 	for i, p := range u.outbound.Ports {
+		calls, tokens := u.counts[i].calls, u.counts[i].tokens
 		s := status.Port{
-			Name:        p.Name,
-			Address:     u.listeners[i].url(),
-			Scope:       p.Scope,
-			Key:         p.Key != nil,
-			Source:      p.Source.State(),
-			Calls:       u.counts[i].calls.Hour(),
-			Tokens:      u.counts[i].tokens.Hour(),
-			LastFailure: u.counts[i].calls.LastFailure(),
-			Revoked:     u.counts[i].tokens.Revoked(),
+			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Key: p.Key != nil, Source: p.Source.State(),
+			Calls: calls.Hour(), LastFailure: calls.LastFailure(), Tokens: tokens.Hour(), Revoked: tokens.Revoked(),
 		}
-		s.Last5xx, s.LastFine = u.counts[i].calls.Last()
+		s.Last5xx, s.LastFine = calls.Last()
 		if p.Owner != p.Name {
 			s.Shares = p.Owner
 		}
@@ -343,18 +303,11 @@ func (u *Usher) portStates() []status.Port {
 func (u *Usher) gateState(m *metrics.Gate) *status.Gate {
 	w := &u.settings.Webhook
 	state := &status.Gate{
-		Address:   u.gateListener.url() + w.Path,
-		Tries:     make(map[string]metrics.RecentTries),
-		Decisions: m.Hour(),
-		Questions: m.Questions(),
+		Address: u.gateListener.url() + w.Path, Tries: make(map[string]metrics.RecentTries),
+		Decisions: m.Hour(), Questions: m.Questions(), FailedChecks: m.FailedChecks(),
 	}
-	state.FailedChecks = m.FailedChecks()
 	if u.catchUp != nil {
-		c := u.catchUp.State()
-		state.CatchUp = &status.CatchUp{
-			Failed: c.Failed, Refused: c.Refused, Since: c.Since, Elsewhere: c.Elsewhere, Shorter: c.Shorter,
-			Alone: c.Alone, AloneSince: c.AloneSince, Answer: c.Answer,
-		}
+		state.CatchUp = new(status.CatchUp(u.catchUp.State()))
 	}
 	if u.gateListener.cert != nil {
 		state.CertificateEnds = u.gateListener.certificateExpiry()

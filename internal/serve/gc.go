@@ -12,11 +12,9 @@ import (
 // ballastSize is how much usher may allocate between two garbage collections, in addition to what Go allows
 // by itself.
 //
-// Go collects when the heap has doubled. usher's heap is small, so under load that would be dozens of times
-// a second. A large GOGC would help, but it would also let a large heap (an inbox with a million webhooks,
-// the features of 100,000 tenants) grow to many times its size. A low memory limit would make Go collect all
-// the time once the heap is larger than the limit. So usher allocates a ballast. Go counts it as heap, but
-// usher never touches it, so the operating system gives it no memory.
+// Go collects when the heap has doubled. usher's heap is small, so under load that would be dozens of times a second,
+// and a large GOGC would let a large heap grow to many times its size. So usher allocates a ballast. Go counts it as
+// heap, but usher never touches it, so the operating system gives it no memory.
 const ballastSize = 10 << 20
 
 // tuneGC sets up the garbage collector so that usher stays within the container's memory limit, if there is

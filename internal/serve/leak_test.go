@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"html"
 	"io"
 	"net/http"
@@ -19,9 +20,10 @@ import (
 	"usher/internal/sandbox"
 )
 
-// The test makes everything go wrong that can. Then it follows all links and fetches every page and every answer
-// of the API. None of them may contain a secret, a token or, without an inbox, a contact's address.
-func TestNothingSecretIsServed(t *testing.T) {
+// The test makes everything go wrong that can. Then it follows all links and fetches every page and every answer of the
+// API. None of them, no answer to a caller or sender, and no line of the log at debug level may contain a secret, a
+// token or a part of one, or, without an inbox, a contact's address.
+func TestNothingSecretShows(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"inbox", "pass-through"} {
 		t.Run(mode, func(t *testing.T) { crawlForSecrets(t, mode == "inbox") })
@@ -38,6 +40,9 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 		if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 			mu.Lock()
 			secrets[token] = true
+			for part := range strings.SplitSeq(token, ".") {
+				secrets[part] = true
+			}
 			mu.Unlock()
 		}
 		b.ServeHTTP(w, r)
@@ -69,6 +74,7 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 	p := start(t, environ)
 	p.Ready(t)
 
+	answers := "" // to callers and senders
 	calls := func() {
 		req, err := http.NewRequest("POST", p.URL(t, "main")+"/graphql", strings.NewReader(query))
 		if err != nil {
@@ -76,10 +82,8 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 		}
 		req.Header.Set("X-Usher-Key", key)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
+		resp, body := whole(t, resp, err)
+		answers += fmt.Sprint(resp.Header) + body
 	}
 	calls()
 	b.Revoke()
@@ -91,7 +95,8 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 		h.Write([]byte(body))
 		signature := hex.EncodeToString(h.Sum(nil))
 		secrets[signature] = true
-		post(t, url, body, "X-Bunny-Signature", signature, "Authorization", "Bearer "+hook, "Cookie", "s3ndersCookie", "X-Api-Key", "s3ndersApiKey")
+		_, _, answer := post(t, url, body, "X-Bunny-Signature", signature, "Authorization", "Bearer "+hook, "Cookie", "s3ndersCookie", "X-Api-Key", "s3ndersApiKey")
+		answers += answer
 	}
 	contact := strings.Replace(snapshot("acme", 5), `"name":"T"`, `"name":"T","account":{"id":1,"name":"A","billing_day":1,"contacts":[{"id":1,"first_name":"Ada","last_name":"K","email":"ada@customer.example"}]}`, 1)
 	send(gate+"/"+hook, contact)
@@ -113,6 +118,8 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 	if len(pages) < 20 {
 		t.Errorf("only %d pages were found: %v", len(pages), pages)
 	}
+	p.End()
+	pages["an answer"], pages["the log"] = answers, p.Stdout.String()+p.Stderr.String()
 	mu.Lock()
 	defer mu.Unlock()
 	if len(secrets) < 18 {
@@ -128,8 +135,8 @@ func crawlForSecrets(t *testing.T, withInbox bool) {
 			}
 		}
 	}
-	if all := strings.Join([]string{pages["/"], pages["/webhooks"]}, ""); !strings.Contains(all, "acme") || !strings.Contains(all, "invalid_client") || !strings.Contains(all, "USHER_CLIENT_SECRET: ") {
-		t.Error("the pages don't show what happened")
+	if all := strings.Join([]string{pages["/"], pages["/webhooks"]}, ""); !strings.Contains(all, "acme") || !strings.Contains(all, "invalid_client") || !strings.Contains(all, "USHER_CLIENT_SECRET: ") || !strings.Contains(pages["the log"], "long before it expired") {
+		t.Error("the pages, or the log, don't show what happened")
 	}
 }
 

@@ -1,7 +1,6 @@
 package serve_test
 
 import (
-	"encoding/json"
 	"net/http/httptest"
 	"path/filepath"
 	"regexp"
@@ -91,28 +90,4 @@ func TestMetricNames(t *testing.T) {
 	if ends := regexp.MustCompile(`(?m)^usher_webhook_tls_expiry_timestamp_seconds 1\.\d+e\+09$`); !ends.MatchString(metrics) {
 		t.Errorf("the certificate's end is not there")
 	}
-}
-
-// In JSON logs durations are numbers, so that programs can compare and add them.
-func TestLogTook(t *testing.T) {
-	t.Parallel()
-	p := start(t, newService(t).Environ("USHER_LOG_FORMAT=json", "USHER_LOG_LEVEL=debug"))
-	p.Ready(t)
-	wantCall(t, p.URL(t, "main"), 200, "accounts")
-	testkit.Eventually(t, "a line that says how long it took", func() bool {
-		for line := range strings.Lines(p.Stderr.String()) {
-			var entry map[string]any
-			if json.Unmarshal([]byte(line), &entry) != nil {
-				continue
-			}
-			switch took := entry["took"].(type) {
-			case nil:
-			case float64:
-				return took > 0 && took < 60
-			default:
-				t.Fatalf("took is no number: %s", line)
-			}
-		}
-		return false
-	})
 }

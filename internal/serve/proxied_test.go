@@ -72,13 +72,9 @@ func TestHTTPSProxy(t *testing.T) {
 		want        string   // what the proxy is asked for; empty: nothing
 		credentials string
 	}{
-		{"a name", "https://billing.invalid", []string{"HTTPS_PROXY=http://{proxy}"}, "CONNECT billing.invalid:443", ""},
-		{"in lower case, without a scheme", "https://billing.invalid", []string{"https_proxy={proxy}"}, "CONNECT billing.invalid:443", ""},
+		{"a name", "https://billing.invalid", []string{"https_proxy={proxy}", "NO_PROXY=example.com"}, "CONNECT billing.invalid:443", ""},
 		{"with a password", "https://billing.invalid", []string{"HTTPS_PROXY=http://me:pr0xy-pass@{proxy}"}, "CONNECT billing.invalid:443", "Basic bWU6cHIweHktcGFzcw=="},
-		{"an address", "https://0.0.0.0:" + port, []string{"HTTPS_PROXY=http://{proxy}", "NO_PROXY=example.com"}, "CONNECT 0.0.0.0:" + port, ""},
-		{"NO_PROXY", "https://0.0.0.0:" + port, []string{"HTTPS_PROXY=http://{proxy}", "NO_PROXY=example.com,0.0.0.0"}, "", ""},
 		{"NO_PROXY, a network", "https://0.0.0.0:" + port, []string{"HTTPS_PROXY=http://{proxy}", "no_proxy=0.0.0.0/8"}, "", ""},
-		{"for plain http alone", "https://0.0.0.0:" + port, []string{"HTTP_PROXY=http://{proxy}"}, "", ""},
 		{"loopback", "https://127.0.0.1:" + port, []string{"HTTPS_PROXY=http://{proxy}"}, "", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,11 +1,8 @@
-// Package serve is the running usher. It builds the parts that the settings switch on, connects them, and
-// puts listeners in front of them. The packages that do the work (proxy, webhookgate, inbox, entitlements,
-// admin) do not know the settings: serve gives each of them a plain Config, and passes what they report on
-// to the metrics and to the admin port.
+// Package serve is the running usher. It builds the parts that the settings switch on, gives each a plain Config,
+// connects them, and puts listeners in front of them.
 //
-// [Run] has three phases. First usher opens everything, so that an address that is taken is an error at
-// start-up. Then it serves. At the end it closes everything in order, within the time that the settings
-// allow.
+// [Run] has three phases. First usher opens everything, so that an address that is taken is an error at start-up. Then
+// it serves. At the end it closes everything in order, within the time that the settings allow.
 package serve
 
 import (
@@ -19,22 +16,14 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"usher/internal/admin"
-	"usher/internal/admin/metrics"
-	"usher/internal/catchup"
-	"usher/internal/entitlements"
-	"usher/internal/inbox"
 	"usher/internal/logs"
-	"usher/internal/outbound"
 	"usher/internal/sdnotify"
 	"usher/internal/secret"
 	"usher/internal/settings"
 	"usher/internal/version"
-	"usher/webhookgate"
 )
 
 // Config has everything that usher needs to run.
@@ -60,44 +49,12 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	c.Log.Info("usher starts", "version", version.Number())
-	switch {
-	case u.gate == nil || c.Settings.Webhook.SharedInbox():
-	case u.inbox == nil:
-		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, " +
-			"and could drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to " +
-			"a PostgreSQL database")
-	default:
-		c.Log.Info("run one replica of this gate only: each replica would have a file of its own, and could " +
-			"drop a change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to " +
-			"a PostgreSQL database")
+	if u.gate != nil && !c.Settings.Webhook.SharedInbox() {
+		c.Log.Info("run one replica of this gate only: each replica remembers only its own webhooks, and could drop a " +
+			"change as a duplicate. For several replicas set USHER_WEBHOOK_INBOX to a PostgreSQL database")
 	}
 	u.systemd = sdnotify.New(settings.Environment(c.Environ))
 	return u.Run(ctx)
-}
-
-// Usher is the running program: its listeners, and the parts behind them. A part that is off is nil, and so
-// is its listener.
-type Usher struct {
-	settings *settings.Settings
-	log      *slog.Logger
-	running  atomic.Bool
-	stopping atomic.Bool
-	systemd  *sdnotify.Notifier // nil if systemd did not start usher
-
-	outbound  *outbound.Outbound
-	counts    []portCounts // of its ports, in the same order
-	gate      *webhookgate.Gate
-	decisions *admin.Decisions       // the gate's last decisions
-	catchUp   *catchup.CatchUp       // nil: there is none
-	inbox     *inbox.Inbox           // nil if usher passes webhooks through
-	book      *entitlements.Book     // what tenants may use; nil if there is no inbox
-	answers   func() metrics.Answers // of the entitlements port; nil: it is off
-
-	listeners            []*listener // all but the admin port's; those of outbound first, in the order of its ports
-	gateListener         *listener
-	entitlementsListener *listener
-	adminListener        *listener // nil: that port is off
-	admin                *admin.Handler
 }
 
 // Open builds usher and binds all its listeners. If one of sockets has the address of a listener, the
@@ -113,23 +70,6 @@ func Open(s *settings.Settings, log *slog.Logger, sockets ...net.Listener) (*Ush
 		return nil, err
 	}
 	return u, nil
-}
-
-// Addresses are the addresses of a running usher: http://host:port, or unix:/path. Those of parts that are
-// off are empty.
-type Addresses struct{ Calls, Webhooks, Entitlements, Admin string }
-
-// Addresses returns the addresses of an open usher. Calls is that of the main port.
-func (u *Usher) Addresses() Addresses {
-	a := Addresses{
-		Webhooks:     u.gateListener.url(),
-		Entitlements: u.entitlementsListener.url(),
-		Admin:        u.adminListener.url(),
-	}
-	if u.outbound != nil {
-		a.Calls = u.listeners[0].url()
-	}
-	return a
 }
 
 func (u *Usher) listen(sockets []net.Listener) error {
@@ -150,19 +90,11 @@ func (u *Usher) listen(sockets []net.Listener) error {
 			socket, err = listen(l.addr)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: can't listen on %s: %w%s",
-				l.variable, l.addr, err, settings.ListenHint(l.variable, err))
+			return fmt.Errorf("%s: can't listen on %s: %w", l.variable, l.addr, err)
 		}
 		l.attach(socket, u.log.With("listener", l.name))
 	}
 	return nil
-}
-
-func (u *Usher) allListeners() []*listener {
-	if u.adminListener == nil {
-		return u.listeners
-	}
-	return append([]*listener{u.adminListener}, u.listeners...)
 }
 
 // Run serves until ctx ends or a signal arrives. Then it shuts down in order or, on a second signal, at once.
@@ -198,8 +130,7 @@ func (u *Usher) Run(ctx context.Context) error {
 	}
 	running.Go(func() { u.systemd.Watch(background) })
 	// For a service manager usher is ready when it listens, not when it has a token: otherwise the
-	// manager would restart usher during an outage of the billing service, which does not help. /readyz
-	// says whether there is a token.
+	// manager would restart usher during an outage of the billing service, which does not help.
 	u.notify(u.systemd.Ready)
 	var err error
 	select {
@@ -329,15 +260,6 @@ func (u *Usher) closeInOrder(atOnce context.Context, stopCourier func(context.Co
 		last, cancel := context.WithTimeout(atOnce, time.Second)
 		defer cancel()
 		u.adminListener.close(last)
-	}
-}
-
-func (u *Usher) closeInbox() {
-	if u.inbox == nil {
-		return
-	}
-	if err := u.inbox.Close(); err != nil {
-		u.log.Error("the inbox could not be closed", "err", err)
 	}
 }
 

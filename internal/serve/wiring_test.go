@@ -5,13 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"usher/internal/sandbox"
@@ -40,12 +38,21 @@ func TestGateSettings(t *testing.T) {
 		{"not signed", []string{"USHER_WEBHOOK_SIGNING_KEY=k"}, body, nil, 401, "rejected"},
 		{"other type", nil, `{"type":"Other"}`, nil, 422, "rejected"},
 		{"any type", []string{"USHER_WEBHOOK_TYPES=*"}, `{"type":"Other"}`, nil, 200, "forwarded"},
+		{"a question", []string{"USHER_WEBHOOK_SYNC_TYPES=Ask"}, `{"type":"Ask"}`, nil, 200, "forwarded"},
 		{"own schema refuses", []string{"USHER_WEBHOOK_SCHEMA_FILE=" + schema}, body, nil, 422, "rejected"},
 		{"size", []string{"USHER_WEBHOOK_MAX_BODY=10"}, body, nil, 413, "rejected"},
 		{"path", []string{"USHER_WEBHOOK_PATH=/other"}, body, nil, 404, "rejected"},
+		{"a copy", []string{"USHER_WEBHOOK_DEDUP_SIZE=2"}, body, nil, 200, "duplicate"},
+		{"a copy of one of too many", []string{"USHER_WEBHOOK_DEDUP_SIZE=1"}, body, nil, 200, "forwarded"},
+		{"a copy that comes too late", []string{"USHER_WEBHOOK_DEDUP_WINDOW=1ns"}, body, nil, 200, "forwarded"},
+		{"no copies", []string{"USHER_WEBHOOK_DEDUP_WINDOW=0"}, body, nil, 200, "forwarded"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := startGate(t, tc.settings...)
+			if strings.Contains(tc.name, "cop") {
+				post(t, g.url, body)
+				post(t, g.url, snapshot("other", 5))
+			}
 			status, decision, answer := post(t, g.url, tc.body, tc.header...)
 			if status != tc.status || decision != tc.decision {
 				t.Errorf("%d %s %s", status, decision, answer)
@@ -54,65 +61,36 @@ func TestGateSettings(t *testing.T) {
 	}
 }
 
-func TestGateSignsAndTriesAgain(t *testing.T) {
+// Bodies up to USHER_REPLAY_LIMIT are sent again after a 401; of others the caller gets it.
+func TestReplayLimit(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex
-	var seen []http.Header
-	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		seen = append(seen, r.Header)
-		w.WriteHeader(http.StatusInternalServerError)
-	}))
-	defer receiver.Close()
-	p := start(t, newService(t).Environ("USHER_WEBHOOK_FORWARD_URL="+receiver.URL, "USHER_WEBHOOK_LISTEN=127.0.0.1:0",
-		"USHER_WEBHOOK_TRIES=2", "USHER_WEBHOOK_FORWARD_SIGNING_KEY=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
-	status, decision, answer := post(t, p.URL(t, "webhooks")+"/webhooks", snapshot("acme", 5))
-	if status != 502 || decision != "failed" || !strings.Contains(answer, "500") {
-		t.Errorf("%d %s %s", status, decision, answer)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if len(seen) != 2 || seen[0].Get("webhook-id") == "" || seen[0].Get("webhook-id") != seen[1].Get("webhook-id") || !strings.HasPrefix(seen[0].Get("webhook-signature"), "v1,") {
-		t.Errorf("the receiver saw %v", seen)
-	}
-}
-
-func TestDedupOff(t *testing.T) {
-	t.Parallel()
-	for name, inbox := range map[string]string{"pass-through": "", "inbox": "file:" + filepath.Join(t.TempDir(), "inbox.db")} {
-		t.Run(name, func(t *testing.T) {
-			g := startGate(t, "USHER_WEBHOOK_DEDUP_WINDOW=0", "USHER_WEBHOOK_INBOX="+inbox)
-			for range 2 {
-				if _, decision, answer := post(t, g.url, snapshot("acme", 5)); decision == "duplicate" {
-					t.Error(answer)
-				}
-			}
-		})
+	s := newService(t)
+	p := start(t, s.Environ("USHER_REPLAY_LIMIT=20KiB"))
+	p.Ready(t)
+	for size, want := range map[int]int{20 << 10: 200, 20<<10 + 1: 401} {
+		s.Revoke()
+		body := query + strings.Repeat(" ", size-len(query))
+		if status, _, answer := post(t, p.URL(t, "main")+"/graphql", body); status != want {
+			t.Errorf("%d bytes: %d %s, want %d", size, status, answer, want)
+		}
 	}
 }
 
 // usher calls a service over HTTP/1.1 even if it prefers HTTP/2.
 func TestTLSUpstream(t *testing.T) {
 	t.Parallel()
-	for _, h2 := range []bool{false, true} {
-		t.Run(fmt.Sprintf("HTTP/2 %v", h2), func(t *testing.T) {
-			var proto string
-			b := sandbox.NewBilling(sandbox.Client{ID: "app", Secret: "t0psecret", Scopes: []string{"standard:read", "standard:write"}})
-			b.OnCall = func(r *http.Request, _ []byte) { proto = r.Proto }
-			srv := httptest.NewUnstartedServer(b)
-			srv.EnableHTTP2 = h2
-			srv.StartTLS()
-			defer srv.Close()
-			p := start(t, (&testkit.Service{Billing: b, URL: srv.URL}).Environ())
-			p.Ready(t)
-			wantCall(t, p.URL(t, "main"), 200, "accounts")
-			b.Revoke()
-			wantCall(t, p.URL(t, "main"), 200, "accounts")
-			if proto != "HTTP/1.1" {
-				t.Errorf("the service was called over %s", proto)
-			}
-		})
+	var proto string
+	b := sandbox.NewBilling(sandbox.Client{ID: "app", Secret: "t0psecret", Scopes: []string{"standard:read", "standard:write"}})
+	b.OnCall = func(r *http.Request, _ []byte) { proto = r.Proto }
+	srv := httptest.NewUnstartedServer(b)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	defer srv.Close()
+	p := start(t, (&testkit.Service{Billing: b, URL: srv.URL}).Environ())
+	p.Ready(t)
+	wantCall(t, p.URL(t, "main"), 200, "accounts")
+	if proto != "HTTP/1.1" {
+		t.Errorf("the service was called over %s", proto)
 	}
 }
 

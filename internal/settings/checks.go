@@ -4,68 +4,49 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
+	"net/url"
 	"strconv"
 	"strings"
-	"syscall"
 	"unicode/utf8"
 
-	"usher/internal/inbox"
 	"usher/internal/secret"
 	"usher/internal/signature"
 )
 
-// secret reads the secret called name, and remembers it: it must not be shown.
-func (r *reader) secret(name string) *secret.Value {
-	v := r.readSecret(name)
-	if v != nil {
-		r.secrets = append(r.secrets, v)
-	}
-	return v
-}
-
-// readSecret reads a secret from the variable, or from the file that name_FILE names.
-func (r *reader) readSecret(name string) *secret.Value {
-	value, path := r.env[name], r.env[name+"_FILE"]
-	switch {
-	case value != "" && path != "":
-		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
-		return secret.New("undecided")
-	case value != "":
-		if strings.TrimSpace(value) == "" {
-			r.problem(name, "holds only white space, but should hold a secret")
-		}
-		return secret.New(value)
-	case path != "":
-		v, err := secret.FromFile(path)
-		if err == nil {
-			r.files = append(r.files, v)
-			return v
-		}
-		if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
-			r.problem(name+"_FILE",
-				"names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
-		} else {
-			r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v%s",
-				path, err, userHint(err))
-		}
-		r.bad[name] = true
-		// Any value will do: with nil the secret would be reported as missing, too.
-		return secret.New("unreadable")
-	}
-	return nil
-}
-
-// checkSecret checks a secret now, and whenever its file changes.
+// checkSecret checks a secret now, and whenever its file changes. It may be nil: then it is not set.
 func (r *reader) checkSecret(name string, v *secret.Value, problem func(string) error) {
+	if v == nil || r.bad[name] {
+		return
+	}
 	if err := problem(v.Get()); err != nil {
 		r.problem(name, "%v", err)
 	}
 	v.Require(problem)
+}
+
+// checkTokens checks tokens of the admin port, which may have names, and returns them.
+func (r *reader) checkTokens(name string, v *secret.Value, reachable bool) []secret.Token {
+	r.checkSecret(name, v, func(list string) error {
+		all, err := secret.Tokens(list)
+		for _, t := range all {
+			err = cmp.Or(err, lengthProblem("token", t.Value, reachable))
+		}
+		return cmp.Or(headerProblem(list), err)
+	})
+	if v == nil || r.bad[name] {
+		return nil
+	}
+	all, _ := secret.Tokens(v.Get())
+	return all
+}
+
+// checkKeys checks the keys or tokens of a port: one, or several separated by commas.
+func (r *reader) checkKeys(name string, v *secret.Value, reachable bool) {
+	r.checkSecret(name, v, func(keys string) error {
+		return cmp.Or(headerProblem(keys), partsProblem(keys, reachable))
+	})
 }
 
 // headerProblem says why a secret that callers send in a header cannot be sent.
@@ -77,58 +58,36 @@ func headerProblem(s string) error {
 	return nil
 }
 
-// checkTokens checks tokens that may have names, and returns them.
-func (r *reader) checkTokens(name string, v *secret.Value, reachable bool) []secret.Token {
-	if v == nil || r.bad[name] {
-		return nil
-	}
-	r.checkSecret(name, v, headerProblem)
-	r.checkSecret(name, v, func(list string) error {
-		all, err := secret.Tokens(list)
-		for _, t := range all {
-			if err == nil && reachable {
-				err = lengthProblem("token", t.Value)
-			}
+// partsProblem says what is wrong with secrets that are separated by commas, without showing them.
+func partsProblem(keys string, reachable bool) (err error) {
+	for key := range strings.SplitSeq(keys, ",") {
+		key = strings.TrimSpace(key)
+		if key == "" {
+			return errors.New("has an empty part (not shown): it should hold one secret, " +
+				"or several separated by commas")
 		}
-		return err
-	})
-	all, _ := secret.Tokens(v.Get())
-	return all
+		err = cmp.Or(err, lengthProblem("key", key, reachable))
+	}
+	return err
 }
 
 // shortestKey is the minimum length of a key or a token on a port that other machines can
 // reach, because they can guess.
 const shortestKey = 16
 
-// checkKeys checks the keys or tokens of a port: one, or several separated by commas.
-func (r *reader) checkKeys(name string, v *secret.Value, reachable bool) {
-	if v == nil || r.bad[name] {
-		return
-	}
-	r.checkSecret(name, v, headerProblem)
-	r.checkSecret(name, v, func(keys string) error { return keysProblem(keys, reachable) })
-}
-
-// keysProblem returns what is wrong with keys, without showing them.
-func keysProblem(keys string, reachable bool) error {
-	for key := range strings.SplitSeq(keys, ",") {
-		switch key = strings.TrimSpace(key); {
-		case key == "":
-			return errors.New("has an empty part (not shown): it should hold one secret, " +
-				"or several separated by commas")
-		case reachable:
-			if err := lengthProblem("key", key); err != nil {
-				return err
-			}
-		}
+func lengthProblem(what, value string, reachable bool) error {
+	if reachable && utf8.RuneCountInString(value) < shortestKey {
+		return fmt.Errorf("holds a %s (not shown) that is shorter than %d characters: on a port that others "+
+			"can reach, %ss should be longer", what, shortestKey, what)
 	}
 	return nil
 }
 
-func lengthProblem(what, value string) error {
-	if utf8.RuneCountInString(value) < shortestKey {
-		return fmt.Errorf("holds a %s (not shown) that is shorter than %d characters: on a port that others "+
-			"can reach, %ss should be longer", what, shortestKey, what)
+// signingKeysProblem says what is wrong with keys of Standard Webhooks.
+func signingKeysProblem(keys string) error {
+	if _, err := signature.ParseKeys(keys); err != nil {
+		return errors.New("should hold whsec_ and the key in base64; " +
+			"several, separated by commas, while you rotate them")
 	}
 	return nil
 }
@@ -153,17 +112,8 @@ func (r *reader) checkListen(name, value string) (reachable bool) {
 		}
 	}
 	if path, found := strings.CutPrefix(value, "unix:"); found {
-		most := len(syscall.RawSockaddrUnix{}.Path) - 1
-		switch {
-		case path == "":
+		if path == "" || path[0] == '@' { // an abstract socket has no mode that keeps other users out
 			r.invalid(name, want)
-		case path[0] == '@':
-			r.problem(name,
-				"is %q, but should hold the path of a file: an abstract socket has no mode that "+
-					"keeps other users out", value)
-		case len(path) > most:
-			r.invalid(name, fmt.Sprintf("%s; a socket's path has at most %d bytes, and this one %d",
-				want, most, len(path)))
 		}
 		return false
 	}
@@ -201,24 +151,10 @@ func (r *reader) readFile(name, path string, read func(string) ([]byte, error)) 
 		r.invalid(name, "the name of a file")
 		return nil
 	case err != nil:
-		r.problem(name, "is %q, but should name a file that can be read: %v%s", path, err, userHint(err))
+		r.problem(name, "is %q, but should name a file that can be read: %v", path, err)
 		return nil
 	}
 	return data
-}
-
-// checkSigningKeys checks that a secret is a list of keys of Standard Webhooks.
-func (r *reader) checkSigningKeys(name string, v *secret.Value) {
-	if v == nil || r.bad[name] {
-		return
-	}
-	r.checkSecret(name, v, func(list string) error {
-		if _, err := signature.ParseKeys(list); err != nil {
-			return errors.New("should hold whsec_ and the key in base64; " +
-				"several, separated by commas, while you rotate them")
-		}
-		return nil
-	})
 }
 
 // uniqueName returns the name of a further port or receiver, which by default is its index. It reports a name
@@ -235,41 +171,7 @@ func (r *reader) uniqueName(taken map[string]string, prefix, given, index string
 	return name
 }
 
-// ListenHint says what to do if usher cannot listen on the address in a variable.
-func ListenHint(variable string, err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("; another program uses this address, perhaps another usher: stop it, "+
-			"or set %s to another address", variable)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "; this machine does not have that address: use one that it has, 127.0.0.1, or 0.0.0.0 for all"
-	case errors.Is(err, fs.ErrNotExist):
-		return "; create the socket's folder first"
-	case errors.Is(err, fs.ErrPermission):
-		return userHint(err) + ": use a port above 1023, or a folder that this user can write to"
-	}
-	return ""
-}
-
-// userHint names the user that usher runs as, if a permission is missing: in a container, or under systemd,
-// that is not the user who reads the error.
-func userHint(err error) string {
-	if !errors.Is(err, fs.ErrPermission) || os.Geteuid() < 0 {
-		return ""
-	}
-	return fmt.Sprintf("; usher runs as user %d", os.Geteuid())
-}
-
-// InboxError adds to an error of the inbox what to do about it.
-func InboxError(err error) error {
-	_, ofFile := errors.AsType[*fs.PathError](err) // and not of a database's socket
-	switch {
-	case ofFile && errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; create its folder first", err)
-	case ofFile && errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w%s, which needs write access to its folder", err, userHint(err))
-	case errors.Is(err, inbox.ErrInUse):
-		return fmt.Errorf("USHER_WEBHOOK_INBOX: %w; stop the other usher, or use another file", err)
-	}
-	return fmt.Errorf("USHER_WEBHOOK_INBOX: %w", err)
+// isHTTP reports whether an address is one of a host, for HTTP.
+func isHTTP(u *url.URL) bool {
+	return (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }

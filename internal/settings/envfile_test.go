@@ -87,7 +87,7 @@ func TestWithFiles(t *testing.T) {
 	}
 }
 
-// Whatever a file contains, the result is a valid environment, and gives the same result if it is parsed again.
+// Whatever a file contains, the result is an error, or variables that are the same if a file with them is read again.
 func FuzzEnvFile(f *testing.F) {
 	for _, seed := range []string{"A=1\nB='2'\n", "export A=\"b c\"\r\n# comment\n", "\ufeffA=\x00", "=", "A==\"", "x", "A='\n'"} {
 		f.Add(seed)
@@ -95,9 +95,6 @@ func FuzzEnvFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content string) {
 		variables, err := parseEnvFile(content)
 		if err != nil {
-			if variables != nil {
-				t.Errorf("%q with the error %v", variables, err)
-			}
 			return
 		}
 		var again strings.Builder

@@ -91,3 +91,6 @@ func Nearest(name string, known []string) string {
 }
 
 func words(name string) []string { return slices.Sorted(strings.SplitSeq(name, "_")) }
+
+// Known reports whether name is a setting of usher, with a number or n for a further port or receiver.
+func Known(name string) bool { return slices.Contains(names(Variables()), withoutIndex(name)) }

@@ -11,16 +11,6 @@ import (
 	"usher/internal/outbound"
 )
 
-// Outbound has the settings of the billing service and of the local ports. This part is on if BaseURL is set.
-type Outbound struct {
-	outbound.Config // all but its Log; without ports if outbound is off
-
-	BaseURL                  string
-	Insecure, AllowPlainHTTP bool
-
-	main outbound.Port
-}
-
 // mainPort is the main port's name in logs and metrics.
 const mainPort = "main"
 
@@ -63,7 +53,6 @@ func (o *Outbound) proxies(r *reader) func(*url.URL) (*url.URL, error) {
 	either := func(name string) string { return cmp.Or(r.env[name], r.env[strings.ToLower(name)]) }
 	cfg := httpproxy.Config{
 		HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), NoProxy: either("NO_PROXY"),
-		CGI: r.env["REQUEST_METHOD"] != "",
 	}
 	return cfg.ProxyFunc()
 }
@@ -97,9 +86,9 @@ func baseURL(r *reader, value string, plainHTTP bool) *url.URL {
 func (o *Outbound) readPorts(r *reader) {
 	main := &o.main
 	main.Name = mainPort
-	o.nameVariables(main, "USHER_")
 	ports := []*outbound.Port{main}
 	names := map[string]string{mainPort: "the main port"}
+	o.checkPort(r, main, "USHER_")
 	for _, index := range r.indexes(portsPrefix) {
 		prefix := portsPrefix + index + "_"
 		p := new(outbound.Port)
@@ -107,18 +96,10 @@ func (o *Outbound) readPorts(r *reader) {
 		r.require(prefix+"LISTEN", p.Listen != "" || o.BaseURL == "", "the port's address, such as 127.0.0.1:8081")
 		if p.Scope != "" {
 			p.Scope = r.cleanScope(prefix+"SCOPE", p.Scope)
-		} else {
-			p.Scope = main.Scope
 		}
-		p.ClientID = cmp.Or(p.ClientID, main.ClientID)
-		p.ClientSecret = cmp.Or(p.ClientSecret, main.ClientSecret)
-		p.Key = cmp.Or(p.Key, main.Key)
 		p.Name = r.uniqueName(names, prefix, p.Name, index)
-		o.nameVariables(p, prefix)
+		o.checkPort(r, p, prefix)
 		ports = append(ports, p)
-	}
-	for _, p := range ports {
-		o.checkPort(r, p)
 	}
 	if o.BaseURL != "" {
 		o.Main, o.Ports = main, ports
@@ -128,40 +109,35 @@ func (o *Outbound) readPorts(r *reader) {
 	}
 }
 
-// nameVariables notes which variables p has its settings from: its own, which begin with prefix, or the main port's if
-// it inherits them, and with _FILE if the secret is in a file.
-func (o *Outbound) nameVariables(p *outbound.Port, prefix string) {
-	variable := func(name string, inherited bool) string {
-		if inherited {
-			return "USHER_" + name
-		}
-		return prefix + name
-	}
-	v := &p.Variables
+// checkPort checks a port whose variables begin with prefix, and has it inherit from the main port what it does not
+// have. It notes where each value comes from, for advice.
+func (o *Outbound) checkPort(r *reader, p *outbound.Port, prefix string) {
+	v, key := &p.Variables, ""
 	v.Listen = prefix + "LISTEN"
-	v.ClientID = variable("CLIENT_ID", p.ClientID == o.main.ClientID)
-	v.ClientSecret = variable("CLIENT_SECRET", p.ClientSecret == o.main.ClientSecret)
-	v.Scope = variable("SCOPE", p.Scope == o.main.Scope)
+	p.Scope, v.Scope = inherit(p.Scope, o.main.Scope, prefix, "SCOPE")
+	p.ClientID, v.ClientID = inherit(p.ClientID, o.main.ClientID, prefix, "CLIENT_ID")
+	p.ClientSecret, v.ClientSecret = inherit(p.ClientSecret, o.main.ClientSecret, prefix, "CLIENT_SECRET")
+	p.Key, key = inherit(p.Key, o.main.Key, prefix, "KEY")
 	if p.ClientSecret.Path() != "" {
 		v.ClientSecret += "_FILE"
 	}
-}
-
-func (o *Outbound) checkPort(r *reader, p *outbound.Port) {
 	if p.Listen == "" {
 		return // already reported
 	}
-	listen := p.Variables.Listen
-	key := strings.TrimSuffix(listen, "LISTEN") + "KEY"
-	reachable := r.checkListen(listen, p.Listen)
+	reachable := r.checkListen(v.Listen, p.Listen)
 	if reachable && p.Key == nil && !o.Insecure && o.BaseURL != "" {
-		r.problem(listen,
-			"is %q, which others can reach, and callers need no key: set %s (or %s_FILE), "+
-				"or USHER_INSECURE=true if everybody there may act in your name",
-			p.Listen, key, key)
-	}
-	if p.Key == o.main.Key {
-		key = "USHER_KEY" // the main port's own, or inherited from it
+		r.problem(v.Listen,
+			"is %q, which others can reach, and callers need no key: set %sKEY (or %sKEY_FILE), "+
+				"or USHER_INSECURE=true if everybody there may act in your name", p.Listen, prefix, prefix)
 	}
 	r.checkKeys(key, p.Key, reachable)
+}
+
+// inherit returns a port's own value or, if it has none, the main port's, and the variable that has it.
+func inherit[T comparable](own, mains T, prefix, name string) (value T, variable string) {
+	var none T
+	if own != none {
+		return own, prefix + name
+	}
+	return mains, "USHER_" + name
 }

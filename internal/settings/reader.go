@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -93,37 +95,30 @@ func (r *reader) read(variables []Variable, index string) {
 			continue
 		}
 		if value := cmp.Or(r.env[name], v.Default()); value != "" {
-			if want, ok := parse(value, v.field); !ok {
+			if want, err := parse(value, v.field); err != nil {
 				r.invalid(name, want)
 			}
 		}
 	}
 }
 
-// positive marks a field, in the table, whose value must be above zero.
-type positive struct{ field any }
-
-// parse sets a field to what value says, unless it is no value of the field's type. want says what a value of that
-// type is. Package env reads variables into structs, so it gets a struct with one field.
-func parse(value string, field any) (want string, ok bool) {
-	above, isPositive := field.(positive)
-	if isPositive {
-		field = above.field
+// parse sets a field to what value says. want says what a value of the field's type is. Package env reads variables into
+// structs, so it gets a struct with one field.
+func parse(value string, field any) (want string, err error) {
+	if above, ok := field.(positive); ok {
+		want, err = parse(value, above.field)
+		if err == nil && reflect.ValueOf(above.field).Elem().Int() <= 0 {
+			err = strconv.ErrRange
+		}
+		return want + ", above zero", err
 	}
 	to := reflect.ValueOf(field).Elem()
 	one := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "Value", Type: to.Type(), Tag: `env:"VALUE"`}}))
-	err := env.ParseWithOptions(one.Interface(), env.Options{
-		Environment: map[string]string{"VALUE": value},
-		FuncMap:     parsers,
-	})
-	want = expected[to.Type()]
-	if err == nil {
+	options := env.Options{Environment: map[string]string{"VALUE": value}, FuncMap: parsers}
+	if err = env.ParseWithOptions(one.Interface(), options); err == nil {
 		to.Set(one.Elem().Field(0))
 	}
-	if isPositive {
-		return want + ", above zero", err == nil && to.Int() > 0
-	}
-	return want, err == nil
+	return expected[to.Type()], err
 }
 
 // parsers parse the types that package env does not know, or parses differently.
@@ -171,7 +166,6 @@ func parseSize(text string) (int64, error) {
 	for suffix, bytes := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
 		if number, ok := strings.CutSuffix(text, suffix); ok {
 			text, unit = number, bytes
-			break
 		}
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
@@ -179,4 +173,42 @@ func parseSize(text string) (int64, error) {
 		err = strconv.ErrRange
 	}
 	return n * unit, err
+}
+
+// secret reads a secret from the variable called name, or from the file that name_FILE names, and remembers it: it must
+// not be shown.
+func (r *reader) secret(name string) *secret.Value {
+	v, value, path := (*secret.Value)(nil), r.env[name], r.env[name+"_FILE"]
+	switch {
+	case value == "" && path == "":
+		return nil
+	case value != "" && path != "":
+		r.problem(name, "and %s_FILE are both set, but only one of them should be", name)
+		v = secret.New("undecided")
+	case value != "":
+		if strings.TrimSpace(value) == "" {
+			r.problem(name, "holds only white space, but should hold a secret")
+		}
+		v = secret.New(value)
+	default:
+		v = r.secretFile(name, path)
+	}
+	r.secrets = append(r.secrets, v)
+	return v
+}
+
+func (r *reader) secretFile(name, path string) *secret.Value {
+	v, err := secret.FromFile(path)
+	if err == nil {
+		r.files = append(r.files, v)
+		return v
+	}
+	if _, gone := os.Lstat(path); gone != nil && !filepath.IsAbs(path) && !strings.HasPrefix(path, ".") {
+		r.problem(name+"_FILE",
+			"names a file that does not exist; if it holds the secret itself (not shown), set %s instead", name)
+	} else {
+		r.problem(name+"_FILE", "is %q, but should name a file that holds the secret: %v", path, err)
+	}
+	r.bad[name] = true
+	return secret.New("unreadable") // any value will do: with nil the secret would be reported as missing, too
 }

@@ -1,56 +1,21 @@
-// Package settings reads usher's settings from environment variables and checks them.
+// Package settings reads usher's settings from environment variables and checks them. One table (table.go) has each
+// variable once: the field that it fills, its default, and its meaning. 'usher help settings', docs/reference.md and
+// the search for typing errors use it, too.
 //
-// One table (table.go) has each variable once: the field that it fills, its default, and its meaning.
-// 'usher help settings' and docs/reference.md are made from the same table, and so is the list of known
-// names, against which typing errors are found.
-//
-// [Read] fills the fields, checks them, and adds what follows from them, such as parsed addresses and the
-// content of files. Its result needs no more checks. If anything is wrong, Read returns all problems at
-// once, one line each, and never the value of a secret.
+// [Read] fills the fields, checks them, and adds what follows from them, such as parsed addresses and the content of
+// files. Its result needs no more checks. If anything is wrong, Read returns all problems at once, one line each, and
+// never the value of a secret.
 package settings
 
 import (
 	"cmp"
 	"errors"
-	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"usher/internal/secret"
 )
-
-// Settings has all settings.
-type Settings struct {
-	Outbound     Outbound
-	Webhook      Webhook
-	Entitlements Entitlements
-	Admin        Admin
-
-	// Unknown are USHER_ variables that usher does not know and whose names are not like a known one.
-	Unknown []string
-	// Watched are the secrets in files, which may change while usher runs.
-	Watched []*secret.Value
-}
-
-// Entitlements is the port that answers what a tenant may use. It is on when Listen is set.
-type Entitlements struct {
-	Listen string
-	Key    *secret.Value
-}
-
-// Admin is the admin port, the log and the shutdown.
-type Admin struct {
-	Listen                       string
-	Token, ReadToken             *secret.Value
-	Level                        slog.Level
-	LogFormat                    string
-	ShutdownDelay, ShutdownGrace time.Duration
-	NotifyURL                    *secret.Value // where usher says by itself that something is wrong
-
-	NoColour bool // NO_COLOR is set, see https://no-color.org
-}
 
 // Read reads the settings of an usher that serves: at least one part must be on. Its error is [Problems]. A
 // value that cannot be parsed is a problem even if its part is off.
@@ -143,27 +108,20 @@ func (a *Admin) check(r *reader) {
 		r.problem("USHER_ADMIN_READ_TOKEN",
 			"is set, but USHER_ADMIN_TOKEN is not: without that everybody may read and act")
 	}
-	if a.NotifyURL != nil {
-		r.checkSecret("USHER_NOTIFY_URL", a.NotifyURL, checkNotifyURL)
-	}
+	r.checkSecret("USHER_NOTIFY_URL", a.NotifyURL, notifyURLProblem)
 	if !slices.Contains([]string{"auto", "text", "json"}, a.LogFormat) {
 		r.invalid("USHER_LOG_FORMAT", "auto, text or json")
 	}
 }
 
-// checkNotifyURL says what is wrong with the address of a chat, without the address.
-func checkNotifyURL(value string) error {
+// notifyURLProblem says what is wrong with the address of a chat, without the address.
+func notifyURLProblem(value string) error {
 	u, err := url.Parse(value)
 	if err != nil || !isHTTP(u) || u.User != nil || u.Fragment != "" {
 		return errors.New("is not an address (not shown) such as https://chat.example.com/hooks/SECRET, " +
 			"without user and fragment")
 	}
 	return nil
-}
-
-// isHTTP reports whether an address is one of a host, for HTTP.
-func isHTTP(u *url.URL) bool {
-	return (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }
 
 func (e *Entitlements) check(r *reader, s *Settings) {
@@ -189,30 +147,25 @@ func (e *Entitlements) check(r *reader, s *Settings) {
 
 // checkDistinctAddresses reports two listeners that have the same address.
 func checkDistinctAddresses(r *reader, s *Settings) {
-	seen := make(map[string]string)
-	add := func(name, addr string) {
-		if strings.HasSuffix(addr, ":0") || addr == "" || addr == "off" {
-			return
-		}
-		if other, taken := seen[addr]; taken {
-			r.problem(name, "is %q, but should differ from %s", addr, other)
-			return
-		}
-		seen[addr] = name
-	}
+	type listener struct{ variable, address string }
+	var all []listener
 	for _, p := range s.Outbound.Ports {
-		add(p.Variables.Listen, p.Listen)
+		all = append(all, listener{p.Variables.Listen, p.Listen})
 	}
 	if s.GateOn() {
-		add("USHER_WEBHOOK_LISTEN", s.Webhook.Listen)
+		all = append(all, listener{"USHER_WEBHOOK_LISTEN", s.Webhook.Listen})
 	}
-	add("USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen)
-	add("USHER_ADMIN_LISTEN", s.Admin.Listen)
+	all = append(all, listener{"USHER_ENTITLEMENTS_LISTEN", s.Entitlements.Listen}, listener{"USHER_ADMIN_LISTEN", s.Admin.Listen})
+	for i, l := range all {
+		first := slices.IndexFunc(all, func(o listener) bool { return o.address == l.address })
+		if first < i && l.address != "" && l.address != "off" && !strings.HasSuffix(l.address, ":0") {
+			r.problem(l.variable, "is %q, but should differ from %s", l.address, all[first].variable)
+		}
+	}
 }
 
-// A Part is one of the three things that usher does. Each part has a setting that switches it on, and works
-// without the others. A part that is off opens no port, needs no secret, and does not appear in readiness,
-// on the admin page or in the metrics.
+// A Part is one of the three things that usher does. A part that is off opens no port, needs no secret, and plays no
+// role in readiness.
 type Part struct {
 	Name string // as in /readyz/NAME
 	On   bool
@@ -221,42 +174,27 @@ type Part struct {
 
 // Parts returns the three parts: outbound, gate and entitlements.
 func (s *Settings) Parts() [3]Part {
-	gate := "the webhook gate is off; to switch it on, set USHER_WEBHOOK_FORWARD_URL"
+	gate := "the webhook gate is off (to switch it on, set USHER_WEBHOOK_FORWARD_URL)"
 	if s.Webhook.Listen == "off" {
-		gate = "the webhook gate is off; to switch it on, set USHER_WEBHOOK_LISTEN to an address"
+		gate = "the webhook gate is off (to switch it on, set USHER_WEBHOOK_LISTEN to an address)"
 	}
 	return [3]Part{
-		{"outbound", s.OutboundOn(), "outbound is off; to switch it on, set USHER_BASE_URL"},
+		{"outbound", s.OutboundOn(), "outbound is off (to switch it on, set USHER_BASE_URL)"},
 		{"gate", s.GateOn(), gate},
-		{
-			"entitlements",
-			s.EntitlementsOn(),
-			"the entitlements port is off; to switch it on, set USHER_ENTITLEMENTS_LISTEN",
-		},
+		{"entitlements", s.EntitlementsOn(), "the entitlements port is off (to switch it on, set USHER_ENTITLEMENTS_LISTEN)"},
 	}
 }
 
-// OutboundOn reports whether usher calls the billing service.
-func (s *Settings) OutboundOn() bool { return s.Outbound.BaseURL != "" }
-
-// GateOn reports whether usher receives webhooks.
-func (s *Settings) GateOn() bool { return s.Webhook.on() }
-
-// EntitlementsOn reports whether usher has a port that answers what a tenant may use.
-func (s *Settings) EntitlementsOn() bool { return s.Entitlements.Listen != "" }
-
 func requireAnyPart(s *Settings, r *reader) {
-	if s.OutboundOn() || s.GateOn() || s.EntitlementsOn() {
-		return
+	var off []string
+	for _, part := range s.Parts() {
+		if part.On {
+			return
+		}
+		off = append(off, part.Off)
 	}
-	off := ""
-	if s.Webhook.Listen == "off" {
-		off = " (with an address in USHER_WEBHOOK_LISTEN, which is off)"
-	}
-	r.problem("USHER_BASE_URL",
-		"is not set, and every part of usher is off: set USHER_BASE_URL to call the "+
-			"billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks%s, or USHER_ENTITLEMENTS_LISTEN to "+
-			"answer what a tenant may use. To try usher without settings, run 'usher demo'", off)
+	r.problem("USHER_BASE_URL", "is not set, and no part of usher is on: %s. To try usher without settings, run "+
+		"'usher demo'", strings.Join(off, ", "))
 }
 
 func requireOutbound(s *Settings, r *reader) {

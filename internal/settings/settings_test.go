@@ -2,12 +2,10 @@ package settings
 
 import (
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,20 +24,6 @@ func with(extra ...string) []string { return append(slices.Clone(minimal), extra
 func two(extra ...string) []string {
 	return append([]string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm", "USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://a",
 		"USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=http://b"}, extra...)
-}
-
-func TestDefaults(t *testing.T) {
-	s, err := Read(with("USHER_SCOPE=", "USHER_LISTEN=")) // empty counts as not set
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := s.Outbound.Ports[0]
-	if p.Name != "main" || p.Listen != "127.0.0.1:8080" || p.Scope != "standard:read standard:write" || p.Key != nil {
-		t.Errorf("main port %+v", p)
-	}
-	if s.Outbound.ReplayLimit != 1<<20 || s.GateOn() || s.Admin.Listen != "127.0.0.1:9095" {
-		t.Errorf("%+v", s)
-	}
 }
 
 func TestPorts(t *testing.T) {
@@ -73,9 +57,9 @@ func TestProblems(t *testing.T) {
 		env  []string
 		want []string // a line each, in any order: parts of it
 	}{
-		{"nothing set", nil, []string{"every part of usher is off: set USHER_BASE_URL to call the billing service, USHER_WEBHOOK_FORWARD_URL to receive webhooks, or USHER_ENTITLEMENTS_LISTEN"}},
-		{"nothing that switches a part on", []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_TOKEN=t0psecret"}, []string{"every part of usher is off"}},
-		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"USHER_WEBHOOK_FORWARD_URL to receive webhooks (with an address in USHER_WEBHOOK_LISTEN, which is off), or USHER_ENTITLEMENTS_LISTEN"}},
+		{"nothing set", nil, []string{"no part of usher is on: outbound is off (to switch it on, set USHER_BASE_URL), the webhook gate is off (to switch it on, set USHER_WEBHOOK_FORWARD_URL), the entitlements port is off (to switch it on, set USHER_ENTITLEMENTS_LISTEN). To try"}},
+		{"nothing that switches a part on", []string{"USHER_CLIENT_ID=app", "USHER_WEBHOOK_TOKEN=t0psecret"}, []string{"no part of usher is on"}},
+		{"the gate switched off, and nothing else on", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=off"}, []string{"the webhook gate is off (to switch it on, set USHER_WEBHOOK_LISTEN to an address)"}},
 		{"nothing but the address", minimal[:1], []string{"USHER_CLIENT_ID is not set", "USHER_CLIENT_SECRET is not set"}},
 		{"bad values of outbound, which is off", []string{"USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_UPSTREAM_TIMEOUT=soon", "USHER_LISTEN=8080", "USHER_CLIENT_SECRET_FILE=/nowhere",
 			"USHER_PORTS_0_SCOPE=  ", "USHER_PORTS_1_LISTEN=x"},
@@ -90,27 +74,19 @@ func TestProblems(t *testing.T) {
 				`USHER_INSECURE is "yes", but should hold true or false`, `USHER_LOG_LEVEL is "loud"`, `USHER_LOG_FORMAT is "xml"`, `USHER_SHUTDOWN_GRACE is "-1s"`}},
 		{"plain http", with("USHER_BASE_URL=http://billing.example.com"), []string{"USHER_ALLOW_PLAIN_HTTP"}},
 		{"no scheme", with("USHER_BASE_URL=billing.example.com"), []string{`USHER_BASE_URL is "billing.example.com"`}},
-		{"typo in the scheme", with("USHER_BASE_URL=htps://billing.example.com"), []string{"USHER_BASE_URL"}},
 		{"query", with("USHER_BASE_URL=https://billing.example.com?key=t0psecret"), []string{"USHER_BASE_URL should hold an address such as"}},
-		{"query that can't be parsed", with("USHER_BASE_URL=https://billing.example.com/%zz?key=t0psecret"), []string{"USHER_BASE_URL should hold an address such as"}},
-		{"query without a scheme", with("USHER_BASE_URL=billing.example.com?key=t0psecret"), []string{"USHER_BASE_URL should hold an address such as"}},
 		{"fragment", with("USHER_BASE_URL=https://billing.example.com#t0psecret"), []string{"USHER_BASE_URL should hold an address such as"}},
 		{"user info", with("USHER_BASE_URL=https://u:t0psecret@billing.example.com"), []string{"USHER_BASE_URL holds a user name or password"}},
-		{"user info that can't be parsed", with("USHER_BASE_URL=https://u:t0psecret%zz@billing.example.com"), []string{"USHER_BASE_URL holds a user name or password"}},
 		{"base address with a port that is none", with("USHER_BASE_URL=https://billing.example.com:99999"), []string{"USHER_BASE_URL is"}},
 		{"proxy", with("HTTPS_PROXY=http://u:t0psecret%zz@proxy:1"), []string{"HTTPS_PROXY can't be read"}},
 		{"proxy of a kind that usher does not speak", with("HTTPS_PROXY=socks4://u:t0psecret@proxy:1080"), []string{"HTTPS_PROXY can't be read (not shown, as it may hold a password), but should hold a proxy's address, such as http://proxy:3128 or socks5://proxy:1080"}},
 		{"bad key that is inherited", with("USHER_KEY=k ", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_KEY has white space"}},
 		{"both, beyond loopback", with("USHER_KEY=k", "USHER_KEY_FILE=/x", "USHER_LISTEN=:8080"), []string{"USHER_KEY and USHER_KEY_FILE are both set"}},
 		{"short key beyond loopback", with("USHER_KEY=fifteen-letters", "USHER_LISTEN=:8080"), []string{"USHER_KEY holds a key (not shown) that is shorter than 16"}},
-		{"one of the keys is short", with("USHER_KEY=sixteen-letters-,t0psecret", "USHER_LISTEN=:8080"), []string{"USHER_KEY holds a key (not shown) that is shorter than 16"}},
-		{"short key that is inherited", with("USHER_KEY=t0psecret", "USHER_PORTS_0_LISTEN=:81"), []string{"USHER_KEY holds a key (not shown) that is shorter than 16"}},
 		{"short key of its own", with("USHER_PORTS_0_KEY=t0psecret", "USHER_PORTS_0_LISTEN=:81"), []string{"USHER_PORTS_0_KEY holds a key (not shown) that is shorter than 16"}},
 		{"empty key among others", with("USHER_KEY=t0psecret,,k"), []string{"USHER_KEY has an empty part"}},
 		{"beyond loopback", with("USHER_LISTEN=0.0.0.0:8080"), []string{"USHER_KEY (or USHER_KEY_FILE), or USHER_INSECURE=true"}},
-		{"all interfaces", with("USHER_LISTEN=:8080"), []string{"USHER_INSECURE"}},
 		{"further port beyond loopback", with("USHER_PORTS_0_LISTEN=[::]:81"), []string{"USHER_PORTS_0_KEY"}},
-		{"further port without an address", with("USHER_PORTS_0_SCOPE=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"same name", with("USHER_PORTS_0_NAME=main", "USHER_PORTS_0_LISTEN=127.0.0.1:81"), []string{"USHER_PORTS_0_NAME"}},
 		{"same address", with("USHER_PORTS_0_LISTEN=127.0.0.1:8080"), []string{"USHER_PORTS_0_LISTEN is \"127.0.0.1:8080\", but should differ from USHER_LISTEN"}},
 		{"admin token twice named", with("USHER_ADMIN_TOKEN=a:b:t0psecret"), []string{"USHER_ADMIN_TOKEN has a part (not shown)"}},
@@ -120,32 +96,23 @@ func TestProblems(t *testing.T) {
 		{"admin beyond loopback", with("USHER_ADMIN_LISTEN=0.0.0.0:9095"), []string{"USHER_ADMIN_TOKEN"}},
 		{"short admin token beyond loopback", with("USHER_ADMIN_LISTEN=0.0.0.0:9095", "USHER_ADMIN_TOKEN=a"), []string{"USHER_ADMIN_TOKEN holds a token (not shown) that is shorter than 16"}},
 		{"one of the admin tokens is short, and its name does not count", with("USHER_ADMIN_LISTEN=:9095", "USHER_ADMIN_TOKEN=sixteen-letters-,ana-with-a-long-name:fifteen-letters"), []string{"USHER_ADMIN_TOKEN holds a token (not shown) that is shorter than 16"}},
-		{"short read-only token beyond loopback", with("USHER_ADMIN_LISTEN=:9095", "USHER_ADMIN_TOKEN=sixteen-letters-", "USHER_ADMIN_READ_TOKEN=t0psecret"), []string{"USHER_ADMIN_READ_TOKEN holds a token (not shown) that is shorter than 16"}},
 		{"short entitlements key beyond loopback", two("USHER_ENTITLEMENTS_LISTEN=:8070", "USHER_WEBHOOK_INBOX=file:x", "USHER_ENTITLEMENTS_KEY=fifteen-letters"), []string{"USHER_ENTITLEMENTS_KEY holds a key (not shown) that is shorter than 16"}},
 		{"no admin port, misspelt", with("USHER_ADMIN_LISTEN=OFF"), []string{`USHER_ADMIN_LISTEN is "OFF", but should hold host:port, such as 127.0.0.1:9095, unix:/path, or off`}},
-		{"socket with a long path", with("USHER_LISTEN=unix:/" + strings.Repeat("x", 200)), []string{"a socket's path has at most"}},
-		{"socket without a file", with("USHER_LISTEN=unix:@usher"), []string{`USHER_LISTEN is "unix:@usher", but should hold the path of a file`}},
-		{"port number", with("USHER_LISTEN=127.0.0.1:99999"), []string{"65535"}},
+		{"socket without a file", with("USHER_LISTEN=unix:@usher"), []string{"USHER_LISTEN should hold host:port"}},
 		{"both", with("USHER_CLIENT_SECRET_FILE=/x"), []string{"USHER_CLIENT_SECRET and USHER_CLIENT_SECRET_FILE are both set"}},
 		{"no such file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+dir+"/none"), []string{"USHER_CLIENT_SECRET_FILE is"}},
 		{"secret for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=t0psecret"), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
-		{"secret with a slash for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=t0psecret/x="), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
-		{"long secret for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+strings.Repeat("t0psecret.", 50)), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
 		{"secret of several lines for a file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE=-----BEGIN\nt0psecret/x=\n"), []string{"USHER_CLIENT_SECRET_FILE names a file that does not exist"}},
 		{"path of several lines", with("USHER_WEBHOOK_SCHEMA_FILE=/no\nwhere"), []string{`USHER_WEBHOOK_SCHEMA_FILE is "/no\nwhere"`}},
 		{"empty file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+empty), []string{"the file is empty"}},
 		{"key that can't be sent", with("USHER_KEY=t0psecret "), []string{"USHER_KEY has white space"}},
 		{"slip", with("USHER_CLINET_ID=x"), []string{"USHER_CLINET_ID is not known: did you mean USHER_CLIENT_ID?"}},
-		{"slip in the case", with("USHER_webhook_Token=x"), []string{"USHER_webhook_Token is not known: did you mean USHER_WEBHOOK_TOKEN?"}},
 		{"small letters", with("usher_key_file=x"), []string{"usher_key_file is not known: did you mean USHER_KEY_FILE?"}},
 		{"words in another order", with("USHER_ADMIN_TOKEN_READ=x"), []string{"USHER_ADMIN_TOKEN_READ is not known: did you mean USHER_ADMIN_READ_TOKEN?"}},
-		{"slip of a file", with("USHER_CLIENT_SECRET_FLIE=x"), []string{"did you mean USHER_CLIENT_SECRET_FILE?"}},
 		{"slip in a port", with("USHER_PORTS_3_LISTEN=127.0.0.1:83", "USHER_PORTS_3_SCOP=x"), []string{"did you mean USHER_PORTS_3_SCOPE?"}},
 		{"slip before the index", with("USHER_PORT_0_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
-		{"slip before a larger index", with("USHER_PORT_12_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_12_LISTEN?"}},
 		{"slip in the index", with("USHER_PORTS_01_LISTEN=127.0.0.1:83"), []string{"USHER_PORTS_01_LISTEN is not known: did you mean USHER_PORTS_1_LISTEN?"}},
 		{"no index", with("USHER_PORTS_n_KEY=t0psecret"), []string{"USHER_PORTS_n_KEY is not known: did you mean USHER_PORTS_0_KEY?"}},
-		{"zeros for an index", with("USHER_PORTS_00_LISTEN=127.0.0.1:83"), []string{"did you mean USHER_PORTS_0_LISTEN?"}},
 		{"index beyond any number", with("USHER_PORTS_99999999999999999999_SCOPE=x"), []string{"USHER_PORTS_99999999999999999999_LISTEN is not set"}},
 		{"prefix alone", with("USHER_PORTS_0_=x"), []string{"USHER_PORTS_0_LISTEN is not set"}},
 		{"slip of a short name", with("USHER_KEYS=t0psecret"), []string{"did you mean USHER_KEY?"}},
@@ -155,18 +122,14 @@ func TestProblems(t *testing.T) {
 			[]string{"USHER_CLIENT_SECRET holds only white space", "USHER_WEBHOOK_SIGNING_KEY holds only white space"}},
 		{"hosts", with("USHER_ALLOWED_HOSTS=*.example.com"), []string{"USHER_ALLOWED_HOSTS"}},
 		{"scope", with("USHER_SCOPE=  "), []string{"USHER_SCOPE"}},
-		{"scope of a further port", with("USHER_PORTS_0_LISTEN=127.0.0.1:81", "USHER_PORTS_0_SCOPE=  "), []string{"USHER_PORTS_0_SCOPE holds only white space"}},
 		{"gate beyond loopback", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_LISTEN=0.0.0.0:8090"), []string{"USHER_WEBHOOK_INSECURE"}},
 		{"receiver", with("USHER_WEBHOOK_FORWARD_URL=r:t0psecret"), []string{"should hold the receiver's address"}},
 		{"receiver with a password", with("USHER_WEBHOOK_FORWARD_URL=ftp://u:t0psecret@r/x"), []string{"should hold the receiver's address"}},
 		{"receiver without a scheme", with("USHER_WEBHOOK_FORWARD_URL=localhost:3000/t0psecret"), []string{`USHER_WEBHOOK_FORWARD_URL is "localhost:3000…", but should hold the receiver's address`}},
-		{"receiver of another kind", with("USHER_WEBHOOK_FORWARD_URL=ftp://r/?key=t0psecret"), []string{`USHER_WEBHOOK_FORWARD_URL is "ftp://r…"`}},
 		{"receiver in words", with("USHER_WEBHOOK_FORWARD_URL=here"), []string{`USHER_WEBHOOK_FORWARD_URL is "here…"`}},
 		{"signature's header", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SIGNATURE_HEADER=X Signature:"), []string{`USHER_WEBHOOK_SIGNATURE_HEADER is "X Signature:", but should hold the name of a header`}},
 		{"path in letters that a URL does not have", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/hökar"), []string{`USHER_WEBHOOK_PATH is "/hökar", but should hold a path such as /webhooks, escaped as in a URL`}},
-		{"path with a bad escape", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a%zz"), []string{`USHER_WEBHOOK_PATH is "/a%zz"`}},
 		{"path that is an address", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=//host/a"), []string{`USHER_WEBHOOK_PATH is "//host/a"`}},
-		{"path with a query", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a?"), []string{`USHER_WEBHOOK_PATH is "/a?"`}},
 		{"path with a fragment", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/a#"), []string{`USHER_WEBHOOK_PATH is "/a#"`}},
 		{"receiver's port", with("USHER_WEBHOOK_FORWARD_URL=http://r:99999"), []string{"should hold the receiver's address"}},
 		{"empty token among several", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TOKEN=a,,b"), []string{"USHER_WEBHOOK_TOKEN has an empty part"}},
@@ -179,29 +142,22 @@ func TestProblems(t *testing.T) {
 			[]string{"USHER_WEBHOOK_TLS_CERT_FILE and USHER_WEBHOOK_TLS_KEY_FILE should hold a certificate and its key in PEM"}},
 		{"no schema", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_SCHEMA_FILE"}},
 		{"no schema and no receiver", with("USHER_WEBHOOK_FORWARD_URL=here", "USHER_WEBHOOK_SCHEMA_FILE="+empty), []string{"USHER_WEBHOOK_FORWARD_URL", "USHER_WEBHOOK_SCHEMA_FILE"}},
-		{"all types as sync types", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=*", "USHER_WEBHOOK_TYPES=*"), []string{`USHER_WEBHOOK_SYNC_TYPES is "*"`}},
 		{"algorithm", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SIGNATURE_ALGORITHM=md5"), []string{`USHER_WEBHOOK_SIGNATURE_ALGORITHM is "md5", but should hold sha1, sha256 or sha512`}},
 		{"numbers", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_TRIES=0", "USHER_WEBHOOK_MAX_INFLIGHT=many", "USHER_WEBHOOK_DEDUP_WINDOW=-1s"),
 			[]string{`USHER_WEBHOOK_TRIES is "0"`, `USHER_WEBHOOK_MAX_INFLIGHT is "many", but should hold a whole number`, "USHER_WEBHOOK_DEDUP_WINDOW"}},
 		{"receiver without an address or platforms", []string{"USHER_WEBHOOK_RECEIVERS_0_NAME=crm"}, []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL is not set", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is not set"}},
-		{"receiver without an address", []string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm"}, []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL is not set, but should hold the receiver's address"}},
-		{"receiver without platforms", []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r"}, []string{"USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is not set, but should hold the codes"}},
 		{"receiver with no platform in its list", []string{"USHER_WEBHOOK_RECEIVERS_0_FORWARD_URL=http://r", "USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=,"}, []string{`USHER_WEBHOOK_RECEIVERS_0_PLATFORMS is ","`}},
 		{"platform claimed twice", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,crm"),
 			[]string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS has "crm", which USHER_WEBHOOK_RECEIVERS_0_PLATFORMS has too`}},
-		{"a platform called *", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORMS=docs,*"), []string{`USHER_WEBHOOK_RECEIVERS_1_PLATFORMS is "docs,*", but should hold platform codes`}},
 		{"name used twice", two("USHER_WEBHOOK_RECEIVERS_0_NAME=x", "USHER_WEBHOOK_RECEIVERS_1_NAME=x"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "x", but should differ from the name of USHER_WEBHOOK_RECEIVERS_0_…`}},
 		{"name of the main receiver", two("USHER_WEBHOOK_RECEIVERS_0_NAME=main"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "main", but should differ from the name of USHER_WEBHOOK_FORWARD_URL`}},
-		{"name that is an index", two("USHER_WEBHOOK_RECEIVERS_0_NAME=1"), []string{`USHER_WEBHOOK_RECEIVERS_1_NAME is "1", but should differ`}},
 		{"name with a space", two("USHER_WEBHOOK_RECEIVERS_0_NAME=a b"), []string{`USHER_WEBHOOK_RECEIVERS_0_NAME is "a b"`}},
 		{"receiver's own values", two("USHER_WEBHOOK_RECEIVERS_0_TIMEOUT=0s", "USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY=0", "USHER_WEBHOOK_RECEIVERS_1_TIMEOUT=soon", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY=t0psecret",
 			"USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL=ftp://u:t0psecret@r"),
 			[]string{`USHER_WEBHOOK_RECEIVERS_0_TIMEOUT is "0s"`, `USHER_WEBHOOK_RECEIVERS_0_CONCURRENCY is "0"`, `USHER_WEBHOOK_RECEIVERS_1_TIMEOUT is "soon"`, "USHER_WEBHOOK_RECEIVERS_1_FORWARD_SIGNING_KEY should hold whsec_", "USHER_WEBHOOK_RECEIVERS_1_FORWARD_URL holds something else"}},
 		{"slip in a receiver", two("USHER_WEBHOOK_RECEIVERS_1_PLATFORM=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_1_PLATFORMS?"}},
-		{"slip before a receiver's index", two("USHER_WEBHOOK_RECEIVER_2_PLATFORMS=x"), []string{"did you mean USHER_WEBHOOK_RECEIVERS_2_PLATFORMS?"}},
-		{"places for too few receivers", two("USHER_WEBHOOK_MAX_INFLIGHT=2"), []string{`USHER_WEBHOOK_MAX_INFLIGHT is "2", but should hold more than there are receivers`}},
-		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_MAX_AGE=0s", "USHER_WEBHOOK_INBOX_TRIES=-1"),
-			[]string{`USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://; it should hold file:/path`, "USHER_WEBHOOK_INBOX_MAX_AGE", "USHER_WEBHOOK_INBOX_TRIES"}},
+		{"inbox", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_INBOX=/x", "USHER_WEBHOOK_INBOX_PARK_AFTER=0s"),
+			[]string{`USHER_WEBHOOK_INBOX can't be used: it begins with neither file: nor postgres://; it should hold file:/path`, "USHER_WEBHOOK_INBOX_PARK_AFTER"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Read(tc.env)
@@ -237,16 +193,11 @@ func TestFine(t *testing.T) {
 		{"two receivers", two(), nil},
 		{"its own platform twice", two("USHER_WEBHOOK_RECEIVERS_0_PLATFORMS=crm,crm"), nil},
 		{"Kubernetes, with a service that is called as a receiver", with("USHER_WEBHOOK_RECEIVERS_0_SERVICE_HOST=10.0.0.1", "USHER_WEBHOOK_RECEIVERS_0_PORT=tcp://10.0.0.1:8080", "USHER_WEBHOOK_RECEIVERS_0_PORT_80_TCP_ADDR=x"), nil},
-		{"sync types beside all types", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_SYNC_TYPES=Checkout", "USHER_WEBHOOK_TYPES=*"), nil},
 		{"http on loopback", with("USHER_BASE_URL=http://127.0.0.1:1/prefix/"), nil},
-		{"http on IPv6 loopback", with("USHER_BASE_URL=http://[::1]:1"), nil},
 		{"plain http on purpose", with("USHER_BASE_URL=http://billing", "USHER_ALLOW_PLAIN_HTTP=true"), nil},
 		{"path of the gate", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/h%C3%B6kar/a-b_c~'(x)"), nil},
-		{"root as the gate's path", with("USHER_WEBHOOK_FORWARD_URL=http://r", "USHER_WEBHOOK_PATH=/"), nil},
 		{"key", with("USHER_LISTEN=0.0.0.0:8080", "USHER_KEY=sixteen-letters-"), nil},
-		{"keys", with("USHER_LISTEN=0.0.0.0:8080", "USHER_KEY=sixteen-letters-, another-of-sixteen"), nil},
 		{"short key on loopback", with("USHER_KEY=k,l"), nil},
-		{"short key on a socket", with("USHER_LISTEN=unix:/run/usher.sock", "USHER_KEY=k"), nil},
 		{"insecure on purpose", with("USHER_LISTEN=:8080", "USHER_INSECURE=true"), nil},
 		{"file", append(minimal[:2:2], "USHER_CLIENT_SECRET_FILE="+secret), nil},
 		{"unix", with("USHER_LISTEN=unix:/run/usher.sock"), nil},
@@ -295,16 +246,16 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
+// Whatever a variable is called and holds, the result is a problem or settings.
 func FuzzSettings(f *testing.F) {
-	f.Add("USHER_LISTEN", "unix:")
-	f.Add("USHER_BASE_URL", "https://[::1")
-	f.Add("USHER_PORTS_0_LISTEN", ":1")
-	f.Add("USHER_WEBHOOK_RECEIVERS_0_", "x")
-	f.Fuzz(func(t *testing.T, name, value string) {
-		if strings.HasSuffix(name, "_FILE") {
+	for _, kv := range []string{"USHER_LISTEN=unix:", "USHER_BASE_URL=https://[::1", "USHER_PORTS_0_LISTEN=:1", "USHER_WEBHOOK_RECEIVERS_0_=x", "==0"} {
+		f.Add(kv)
+	}
+	f.Fuzz(func(t *testing.T, kv string) {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasSuffix(name, "_FILE") {
 			return // would read the machine's files
 		}
-		s, err := Read(with("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", name+"="+value))
+		s, err := Read(with("USHER_WEBHOOK_FORWARD_URL=http://127.0.0.1:1", kv))
 		if (s == nil) == (err == nil) {
 			t.Fatalf("%v, %v", s, err)
 		}
@@ -395,20 +346,6 @@ func TestASecretFileIsCheckedAtAChangeAsAtTheStart(t *testing.T) {
 	}
 }
 
-func TestAdviceOnRights(t *testing.T) {
-	if os.Geteuid() <= 0 {
-		t.Skip("root may read everything, and Windows has no user ids: not tried")
-	}
-	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("x"), 0o000); err != nil {
-		t.Fatal(err)
-	}
-	_, err := Read(with("USHER_CLIENT_SECRET=", "USHER_CLIENT_SECRET_FILE="+file))
-	if err == nil || !strings.Contains(err.Error(), "usher runs as user ") {
-		t.Error(err)
-	}
-}
-
 // A command that calls a running usher needs only the admin settings: others may be missing or wrong.
 func TestReadAdmin(t *testing.T) {
 	for _, tc := range []struct {
@@ -493,16 +430,6 @@ func TestNoPasswordInProblems(t *testing.T) {
 		}
 		if _, err := Read(append(env, kv)); err == nil || strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: %v", kv, err)
-		}
-	}
-}
-
-// Nobody creates the folder of a database's socket: its server is not running, or has the socket elsewhere.
-func TestSocketOfADatabaseIsNoFile(t *testing.T) {
-	for _, cause := range []error{syscall.ENOENT, syscall.EACCES} {
-		err := InboxError(&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", cause)})
-		if strings.Contains(err.Error(), "folder") {
-			t.Error(err)
 		}
 	}
 }

@@ -15,14 +15,13 @@ import (
 // A section is a group of settings, as help and docs/reference.md show it.
 type section struct {
 	title, intro string
-	part         string // the part that the settings belong to; empty if they are for all parts
 	rows         []Variable
 }
 
 // A Variable is one setting. Everything about it is in this table, except how it depends on other settings.
 type Variable struct {
 	Name    string // with n in place of the index of a further port or receiver
-	field   any    // a pointer to the field that it fills; see parsers for the types
+	field   any    // a pointer to the field that it fills; see expected for the types
 	unset   string // what applies if it is not set: a default value in `backticks`, or a description
 	meaning string // a sentence or more, with code in `backticks`
 }
@@ -41,14 +40,6 @@ func (v Variable) Secret() bool {
 	return secret
 }
 
-// description returns the meaning, and whether the value can be in a file.
-func (v Variable) description() string {
-	if v.Secret() {
-		return v.meaning + " Or name a file with it in `" + v.Name + "_FILE`."
-	}
-	return v.meaning
-}
-
 // sections returns all settings.
 func (s *Settings) sections() []section {
 	return []section{
@@ -56,14 +47,12 @@ func (s *Settings) sections() []section {
 			title: "Billing service and local ports (outbound)",
 			intro: "This part is on when `USHER_BASE_URL` is set. `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE` apply to the " +
 				"billing service, never to deliveries. Ports with the same client and scope share a token.",
-			part: "outbound",
 			rows: slices.Concat(s.Outbound.variables(), portVariables(new(outbound.Port))),
 		},
 		{
 			title: "Webhook gate (inbound)",
 			intro: "This part is on with `USHER_WEBHOOK_FORWARD_URL`, a further receiver, or an inbox and " +
 				"`USHER_ENTITLEMENTS_LISTEN`. A webhook must pass every check that you configure.",
-			part: "gate",
 			rows: slices.Concat(s.Webhook.variables(), new(extraReceiver).variables()),
 		},
 		{
@@ -71,13 +60,11 @@ func (s *Settings) sections() []section {
 			intro: "With an inbox usher takes each webhook in before it answers 200, and " +
 				"[retries or parks](operations.md#retries-and-parking) what the receiver does not accept. " +
 				"Without one it passes webhooks through.",
-			part: "gate",
 			rows: s.Webhook.inboxVariables(),
 		},
 		{
 			title: "Entitlements",
 			intro: "This part is on when `USHER_ENTITLEMENTS_LISTEN` is set.",
-			part:  "entitlements",
 			rows:  s.Entitlements.variables(),
 		},
 		{
@@ -96,8 +83,7 @@ func (o *Outbound) variables() []Variable {
 			"The client ID of the API client application."},
 		{"USHER_CLIENT_SECRET", &main.ClientSecret, "required with `USHER_BASE_URL`",
 			"The client secret of the API client application."},
-		{"USHER_SCOPE", &main.Scope, "`standard:read standard:write`",
-			"The scopes to request, separated by spaces."},
+		{"USHER_SCOPE", &main.Scope, "`standard:read standard:write`", "The scopes to request, separated by spaces."},
 		{"USHER_LISTEN", &main.Listen, "`127.0.0.1:8080`",
 			"The local port that your programs call; `unix:/path` for a socket (mode 0660). `off`: none, only further " +
 				"ports, usher's own calls and `usher exec`."},
@@ -126,25 +112,19 @@ func portVariables(p *outbound.Port) []Variable {
 			"One more local port, for example a read-only one for scripts; n is 0, 1, …"},
 		{"USHER_PORTS_n_NAME", &p.Name, "the index",
 			"Its name in logs and metrics. The name of `USHER_LISTEN` is `main`."},
-		{"USHER_PORTS_n_SCOPE", &p.Scope, "inherited",
-			"The scopes to request for this port."},
-		{"USHER_PORTS_n_CLIENT_ID", &p.ClientID, "inherited",
-			"An API client application of its own."},
-		{"USHER_PORTS_n_CLIENT_SECRET", &p.ClientSecret, "inherited",
-			"Its secret."},
-		{"USHER_PORTS_n_KEY", &p.Key, "inherited",
-			"A key of its own for its callers."},
+		{"USHER_PORTS_n_SCOPE", &p.Scope, "inherited", "The scopes to request for this port."},
+		{"USHER_PORTS_n_CLIENT_ID", &p.ClientID, "inherited", "An API client application of its own."},
+		{"USHER_PORTS_n_CLIENT_SECRET", &p.ClientSecret, "inherited", "Its secret."},
+		{"USHER_PORTS_n_KEY", &p.Key, "inherited", "A key of its own for its callers."},
 	}
 }
 
 func (w *Webhook) variables() []Variable {
 	return []Variable{
-		{"USHER_WEBHOOK_FORWARD_URL", &w.ForwardURL, "none",
-			"Your receiver: usher delivers webhooks to this address."},
+		{"USHER_WEBHOOK_FORWARD_URL", &w.ForwardURL, "none", "Your receiver: usher delivers webhooks to this address."},
 		{"USHER_WEBHOOK_LISTEN", &w.Listen, "`127.0.0.1:8090`",
 			"Where the billing service sends its webhooks. `off`: take no webhooks in and deliver none."},
-		{"USHER_WEBHOOK_PATH", &w.Path, "`/webhooks`",
-			"The path of webhooks on that port."},
+		{"USHER_WEBHOOK_PATH", &w.Path, "`/webhooks`", "The path of webhooks on that port."},
 		{"USHER_WEBHOOK_TOKEN", &w.token, "none",
 			"A secret that the sender must send: as `Authorization: Bearer`, as the password of Basic auth, " +
 				"in `X-Webhook-Token`, or as one more path segment (`/webhooks/SECRET`). " +
@@ -154,12 +134,10 @@ func (w *Webhook) variables() []Variable {
 				"The signature reaches your receiver, which may check it again."},
 		{"USHER_WEBHOOK_SIGNATURE_HEADER", &w.SignatureHeader, "`X-Bunny-Signature`",
 			"The header with the signature: hex or base64, with or without `sha256=`."},
-		{"USHER_WEBHOOK_SIGNATURE_ALGORITHM", &w.HMAC, "`sha1`",
-			"`sha1`, as the service signs, `sha256` or `sha512`."},
+		{"USHER_WEBHOOK_SIGNATURE_ALGORITHM", &w.HMAC, "`sha1`", "`sha1`, as the service signs, `sha256` or `sha512`."},
 		{"USHER_WEBHOOK_TLS_CERT_FILE", &w.TLSCertFile, "none",
 			"A certificate, to serve TLS. usher uses a new file without a restart."},
-		{"USHER_WEBHOOK_TLS_KEY_FILE", &w.TLSKeyFile, "none",
-			"The certificate's key."},
+		{"USHER_WEBHOOK_TLS_KEY_FILE", &w.TLSKeyFile, "none", "The certificate's key."},
 		{"USHER_WEBHOOK_INSECURE", &w.Insecure, "`false`",
 			"`true` allows a gate without any check that other machines can reach."},
 		{"USHER_WEBHOOK_TYPES", &w.Types, "`TenantProvisioningChange`",
@@ -172,8 +150,7 @@ func (w *Webhook) variables() []Variable {
 		{"USHER_WEBHOOK_SCHEMA_FILE", &w.SchemaFile, "built in",
 			"A JSON Schema of your own, if you customised the payload. It applies to every type, " +
 				"the built-in one to `TenantProvisioningChange` only."},
-		{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`",
-			"The largest webhook to accept."},
+		{"USHER_WEBHOOK_MAX_BODY", positive{&w.MaxBody}, "`1MiB`", "The largest webhook to accept."},
 		{"USHER_WEBHOOK_ANSWER_WITHIN", positive{&w.AnswerWithin}, "`4500ms`",
 			"How long the sender waits for an answer at most; the service waits 5 s. Without an inbox it then gets " +
 				"504, and the delivery goes on. With an inbox it gets 503."},
@@ -182,10 +159,8 @@ func (w *Webhook) variables() []Variable {
 		{"USHER_WEBHOOK_DEDUP_WINDOW", &w.DedupWindow, "`10m`",
 			"How long usher drops copies of a webhook after the receiver accepted it. " +
 				"`0` turns deduplication off."},
-		{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`",
-			"How long your receiver may take for each try."},
-		{"USHER_WEBHOOK_TRIES", positive{&w.Tries}, "`3`",
-			"Tries for each delivery without an inbox."},
+		{"USHER_WEBHOOK_TIMEOUT", positive{&w.Timeout}, "`10s`", "How long your receiver may take for each try."},
+		{"USHER_WEBHOOK_TRIES", positive{&w.Tries}, "`3`", "Tries for each delivery without an inbox."},
 		{"USHER_WEBHOOK_MAX_INFLIGHT", positive{&w.MaxInflight}, "`256`",
 			"Webhooks handled at once, an equal share for each receiver; more get 503."},
 		{"USHER_WEBHOOK_FORWARD_SIGNING_KEY", &w.forwardSigningKey, "none",
@@ -199,14 +174,12 @@ func (c *extraReceiver) variables() []Variable {
 		{"USHER_WEBHOOK_RECEIVERS_n_PLATFORMS", &c.Platforms, "none",
 			"One more receiver, for the webhooks of these platform codes; n is 0, 1, " +
 				"… [All others](operations.md#several-receivers) go to `USHER_WEBHOOK_FORWARD_URL`."},
-		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with `PLATFORMS`",
-			"Its address."},
+		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_URL", &c.address, "required with `PLATFORMS`", "Its address."},
 		{"USHER_WEBHOOK_RECEIVERS_n_NAME", &c.Name, "the index",
 			"Its name in logs and metrics. The name of `USHER_WEBHOOK_FORWARD_URL` is `main`."},
 		{"USHER_WEBHOOK_RECEIVERS_n_FORWARD_SIGNING_KEY", &c.forwardSigningKey, "inherited",
 			"A signing secret of its own."},
-		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", positive{&c.Timeout}, "inherited",
-			"How long it may take for each try."},
+		{"USHER_WEBHOOK_RECEIVERS_n_TIMEOUT", positive{&c.Timeout}, "inherited", "How long it may take for each try."},
 		{"USHER_WEBHOOK_RECEIVERS_n_CONCURRENCY", positive{&c.Concurrency}, "inherited",
 			"Deliveries to it at once, instead of `USHER_WEBHOOK_INBOX_CONCURRENCY`."},
 	}
@@ -217,16 +190,12 @@ func (w *Webhook) inboxVariables() []Variable {
 		{"USHER_WEBHOOK_INBOX", &w.Inbox, "none",
 			"`file:/path/inbox.db`: a file, for one usher. `postgres://user@host/database`: a [PostgreSQL " +
 				"database](operations.md#an-inbox-for-several-replicas) that replicas share."},
-		{"USHER_WEBHOOK_INBOX_TRIES", positive{&w.InboxConfig.MaxTries}, "`20`",
-			"Failed tries until usher parks a webhook. [Some do not count](receivers.md#what-it-answers)."},
-		{"USHER_WEBHOOK_INBOX_MAX_AGE", positive{&w.InboxConfig.MaxAge}, "`72h`",
-			"usher parks a webhook whose first try was longer ago, after as many tries, " +
-				"whether they count or not."},
+		{"USHER_WEBHOOK_INBOX_PARK_AFTER", positive{&w.InboxConfig.ParkAfter}, "`6h`",
+			"How long a webhook fails, while its receiver accepts others, until usher parks it."},
 		{"USHER_WEBHOOK_INBOX_CONCURRENCY", positive{&w.InboxConcurrency}, "`32`",
 			"Deliveries at once, for each receiver, on each replica."},
 		{"USHER_WEBHOOK_INBOX_MAX_BYTES", positive{&w.InboxConfig.MaxBytes}, "`1GiB`",
-			"What may wait or be parked, over all replicas. Each of several receivers may use what is free, " +
-				"a tenant a quarter. Beyond that 503; deliveries continue."},
+			"What may wait or be parked for each receiver, over all replicas. Beyond that 503; deliveries continue."},
 		{"USHER_WEBHOOK_CATCH_UP_URL", &w.catchUpURLs, "none: no catch-up",
 			"The address that the billing service has for this gate. usher then reads the service's webhook log, and " +
 				"[takes in](reliability.md#catch-up) what was sent there and never arrived (scope `workflow:read`). " +
@@ -241,8 +210,7 @@ func (e *Entitlements) variables() []Variable {
 		{"USHER_ENTITLEMENTS_LISTEN", &e.Listen, "none: entitlements are off",
 			"A port, such as `127.0.0.1:8070`, or `unix:/path`. It needs `USHER_WEBHOOK_INBOX`. " +
 				"With `postgres://` another usher may take the webhooks in: then set `USHER_WEBHOOK_LISTEN=off`."},
-		{"USHER_ENTITLEMENTS_KEY", &e.Key, "none",
-			"As `USHER_KEY`."},
+		{"USHER_ENTITLEMENTS_KEY", &e.Key, "none", "As `USHER_KEY`."},
 	}
 }
 
@@ -256,8 +224,7 @@ func (a *Admin) variables() []Variable {
 		{"USHER_ADMIN_READ_TOKEN", &a.ReadToken, "none",
 			"The same, but read-only: it shows everything, `/metrics` too, and cannot act. " +
 				"It needs `USHER_ADMIN_TOKEN`."},
-		{"USHER_LOG_LEVEL", &a.Level, "`info`",
-			"`debug`, `info`, `warn` or `error`."},
+		{"USHER_LOG_LEVEL", &a.Level, "`info`", "`debug`, `info`, `warn` or `error`."},
 		{"USHER_LOG_FORMAT", &a.LogFormat, "`auto`",
 			"`text`, `json`, or `auto`: text on a terminal (coloured, unless `NO_COLOR` is set), else JSON."},
 		{"USHER_NOTIFY_URL", &a.NotifyURL, "none",
@@ -266,8 +233,7 @@ func (a *Admin) variables() []Variable {
 		{"USHER_SHUTDOWN_DELAY", &a.ShutdownDelay, "`0s`",
 			"How long usher still serves [after SIGTERM](operations.md#shutdown), " +
 				"until load balancers notice."},
-		{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`",
-			"How long it then lets calls and deliveries finish."},
+		{"USHER_SHUTDOWN_GRACE", &a.ShutdownGrace, "`15s`", "How long it then lets calls and deliveries finish."},
 	}
 }
 
@@ -292,9 +258,6 @@ func names(variables []Variable) []string {
 	return names
 }
 
-// Known reports whether name is a setting of usher, with a number or n for a further port or receiver.
-func Known(name string) bool { return slices.Contains(names(Variables()), withoutIndex(name)) }
-
 // Default returns the default value of a setting, or the empty string if it has none.
 func Default(name string) string {
 	all := Variables()
@@ -310,24 +273,19 @@ const settingsIntro = "usher reads its settings from environment variables, or f
 	"usher reads the file again when its content changes, and keeps the last good value when the file is " +
 	"empty, wrong or cannot be read."
 
-// WriteHelp writes all settings for a terminal or, if word is not empty, those that have the word in their
-// name or meaning. It reports whether there are any.
-func WriteHelp(w io.Writer, word string) (found bool) {
-	if word == "" {
-		fmt.Fprintln(w, text.Wrap("", plain(settingsIntro)))
-	}
+// WriteHelp writes all settings for a terminal.
+func WriteHelp(w io.Writer) {
+	fmt.Fprintln(w, text.Wrap("", plain(settingsIntro)))
 	for _, sec := range new(Settings).sections() {
-		heading := "\n" + sec.title + "\n"
+		fmt.Fprintf(w, "\n%s\n", sec.title)
 		for _, v := range sec.rows {
-			if !strings.Contains(strings.ToLower(v.Name+" "+v.description()), strings.ToLower(word)) {
-				continue
+			meaning := v.meaning
+			if v.Secret() {
+				meaning += " Or name a file with it in `" + v.Name + "_FILE`."
 			}
-			fmt.Fprintf(w, "%s\n  %s  (default: %s)\n%s\n",
-				heading, v.Name, plain(v.unset), text.Wrap("      ", plain(v.description())))
-			heading, found = "", true
+			fmt.Fprintf(w, "\n  %s  (default: %s)\n%s\n", v.Name, plain(v.unset), text.Wrap("      ", plain(meaning)))
 		}
 	}
-	return found
 }
 
 var link = regexp.MustCompile(`\[([^\]]+)\]\(([^)]+)\)`)

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"time"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -15,35 +14,7 @@ import (
 	"usher/internal/inbox"
 	"usher/internal/receiver"
 	"usher/internal/secret"
-	"usher/webhookgate"
 )
-
-// Webhook has the settings of the gate and its inbox. See on for when the gate is on.
-type Webhook struct {
-	webhookgate.Config // those of its fields that are settings
-
-	Listen, ForwardURL                   string
-	TLSCertFile, TLSKeyFile              string
-	TLSEnds                              time.Time // of the certificate; zero without TLS
-	Insecure                             bool
-	Unchecked                            bool // only this machine can reach the gate, and nothing says who may send
-	Types                                []string
-	SchemaFile                           string
-	Timeout                              time.Duration
-	token, signingKey, forwardSigningKey *secret.Value
-
-	Inbox            string
-	InboxConcurrency int
-	// InboxConfig has those of its fields that are settings. Its Address is Inbox, parsed, and
-	// nil if there is no inbox.
-	InboxConfig   inbox.Config
-	inboxPassword *secret.Value // the database's
-
-	catchUpURLs []string
-	CatchUp     []*url.URL // where the service sends the webhooks that usher looks for in its log; empty: no catch-up
-
-	receiverIndexes []string // the indexes of USHER_WEBHOOK_RECEIVERS_n_…
-}
 
 func (w *Webhook) check(r *reader) {
 	w.checkListener(r)
@@ -52,11 +23,6 @@ func (w *Webhook) check(r *reader) {
 	w.readRules(r)
 	w.readReceivers(r)
 	w.checkInbox(r)
-}
-
-// on reports whether usher receives webhooks: there must be a receiver or an inbox to put them into.
-func (w *Webhook) on() bool {
-	return (w.ForwardURL != "" || w.receiverIndexes != nil || w.StoreUnclaimed) && w.Listen != "off"
 }
 
 func (w *Webhook) checkListener(r *reader) {
@@ -76,13 +42,8 @@ func (w *Webhook) checkListener(r *reader) {
 	}
 }
 
-// readRules checks the types, and compiles the rules for types and schema.
+// readRules compiles the rules for types and schema.
 func (w *Webhook) readRules(r *reader) {
-	for _, typ := range w.SyncTypes {
-		if typ == "*" {
-			r.invalid("USHER_WEBHOOK_SYNC_TYPES", "event types by name, separated by commas; * is not allowed here")
-		}
-	}
 	var schema []byte
 	if w.SchemaFile != "" {
 		if schema = r.readFile("USHER_WEBHOOK_SCHEMA_FILE", w.SchemaFile, secret.ReadFile); schema == nil {
@@ -98,6 +59,8 @@ func (w *Webhook) readRules(r *reader) {
 	}
 }
 
+const receiversAddress = "the receiver's address, such as http://127.0.0.1:3000/provisioning"
+
 func forwardURL(r *reader, name, value string) *url.URL {
 	u, err := url.Parse(value)
 	if err != nil || !isHTTP(u) || u.Fragment != "" || !isPortNumber(cmp.Or(u.Port(), "0")) {
@@ -105,7 +68,7 @@ func forwardURL(r *reader, name, value string) *url.URL {
 		if start := addressStart.FindString(value); start != "" && !strings.Contains(value, "@") {
 			holds = fmt.Sprintf("is %q, but", start+"…") // its path and query may be a secret
 		}
-		r.problem(name, "%s should hold the receiver's address, such as http://127.0.0.1:3000/provisioning", holds)
+		r.problem(name, "%s should hold %s", holds, receiversAddress)
 		return nil
 	}
 	return u
@@ -116,13 +79,11 @@ var addressStart = regexp.MustCompile(`^([A-Za-z]+://)?[^/?#:]*(:[0-9]+\b)?`)
 func (w *Webhook) checkSecrets(r *reader) {
 	w.Tokens, w.SigningKeys = w.token.Getter(), w.signingKey.Getter()
 	r.checkKeys("USHER_WEBHOOK_TOKEN", w.token, false)
-	if w.signingKey != nil && !r.bad["USHER_WEBHOOK_SIGNING_KEY"] {
-		r.checkSecret("USHER_WEBHOOK_SIGNING_KEY", w.signingKey, func(keys string) error { return keysProblem(keys, false) })
-	}
+	r.checkSecret("USHER_WEBHOOK_SIGNING_KEY", w.signingKey, func(keys string) error { return partsProblem(keys, false) })
 	if !httpguts.ValidHeaderFieldName(w.SignatureHeader) {
 		r.invalid("USHER_WEBHOOK_SIGNATURE_HEADER", "the name of a header, such as X-Bunny-Signature")
 	}
-	r.checkSigningKeys("USHER_WEBHOOK_FORWARD_SIGNING_KEY", w.forwardSigningKey)
+	r.checkSecret("USHER_WEBHOOK_FORWARD_SIGNING_KEY", w.forwardSigningKey, signingKeysProblem)
 }
 
 func (w *Webhook) checkTLS(r *reader) {
@@ -132,9 +93,7 @@ func (w *Webhook) checkTLS(r *reader) {
 	} else if w.TLSCertFile != "" {
 		cert := r.readFile(certName, w.TLSCertFile, secret.ReadRegular)
 		key := r.readFile(keyName, w.TLSKeyFile, secret.ReadRegular)
-		if pair, err := tls.X509KeyPair(cert, key); err == nil {
-			w.TLSEnds = pair.Leaf.NotAfter
-		} else if cert != nil && key != nil {
+		if _, err := tls.X509KeyPair(cert, key); err != nil && cert != nil && key != nil {
 			r.problem(certName, "and %s should hold a certificate and its key in PEM: %v (they are %q and %q)",
 				keyName, err, w.TLSCertFile, w.TLSKeyFile)
 		}
@@ -142,46 +101,29 @@ func (w *Webhook) checkTLS(r *reader) {
 }
 
 func (w *Webhook) checkInbox(r *reader) {
+	c := &w.InboxConfig
 	if w.Inbox != "" {
-		var err error
-		if w.InboxConfig.Address, err = inbox.ParseAddress(w.Inbox); err != nil {
-			w.InboxConfig.Address = nil
-			// Without the address itself: it may hold a password.
-			r.problem("USHER_WEBHOOK_INBOX",
-				"can't be used: %v; it should hold file:/path, such as file:/var/lib/usher/inbox.db, "+
-					"or postgres://user@host/database", err)
-		}
-	}
-	if w.inboxPassword != nil && w.InboxConfig.Address != nil {
+		address, err := inbox.ParseAddress(w.Inbox)
 		switch {
-		case !w.InboxConfig.Address.Shared():
-			r.problem("USHER_WEBHOOK_INBOX_PASSWORD",
-				"is set, but is only for a database: USHER_WEBHOOK_INBOX should then hold "+
-					"postgres://user@host/database")
-		case w.InboxConfig.Address.HasPassword():
+		case err != nil: // without the address itself: it may hold a password
+			r.problem("USHER_WEBHOOK_INBOX", "can't be used: %v; it should hold file:/path, such as "+
+				"file:/var/lib/usher/inbox.db, or postgres://user@host/database", err)
+		case w.inboxPassword != nil && !address.Shared():
+			r.problem("USHER_WEBHOOK_INBOX_PASSWORD", "is set, but is only for a database: USHER_WEBHOOK_INBOX should "+
+				"then hold postgres://user@host/database")
+		case w.inboxPassword != nil && address.HasPassword():
 			r.problem("USHER_WEBHOOK_INBOX_PASSWORD",
 				"is set, and USHER_WEBHOOK_INBOX has a password too (not shown), but only one of them should be set")
 		}
+		if err == nil {
+			c.Address = address
+		}
 	}
-	c := &w.InboxConfig
 	c.Password, c.DedupWindow = w.inboxPassword.Getter(), w.DedupWindow
 	c.Content, c.MaxBody = w.Rules, w.MaxBody
 	if w.on() { // without a gate usher delivers nothing
 		c.Receivers, c.StoreUnclaimed = w.Receivers, w.StoreUnclaimed
 	}
-}
-
-// SharedInbox reports whether several replicas can share the inbox.
-func (w *Webhook) SharedInbox() bool {
-	return w.InboxConfig.Address != nil && w.InboxConfig.Address.Shared()
-}
-
-// extraReceiver is a receiver with its variables, USHER_WEBHOOK_RECEIVERS_n_…. It inherits the settings that it
-// does not have from the gate.
-type extraReceiver struct {
-	receiver.Receiver
-	address           string
-	forwardSigningKey *secret.Value
 }
 
 // readReceivers sets the receivers: first the main one, if there is one, then USHER_WEBHOOK_RECEIVERS_0_…,
@@ -201,16 +143,10 @@ func (w *Webhook) readReceivers(r *reader) {
 		r.read(c.variables(), index)
 		r.require(prefix+"PLATFORMS", len(c.Platforms) > 0 || !w.on(),
 			"the codes of the platforms whose webhooks go there, separated by commas")
-		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(),
-			"the receiver's address, such as http://127.0.0.1:3000/provisioning")
-		r.checkSigningKeys(prefix+"FORWARD_SIGNING_KEY", c.forwardSigningKey)
+		r.require(prefix+"FORWARD_URL", c.address != "" || !w.on(), receiversAddress)
+		r.checkSecret(prefix+"FORWARD_SIGNING_KEY", c.forwardSigningKey, signingKeysProblem)
 		c.Name = r.uniqueName(names, prefix, c.Name, index)
 		for _, platform := range c.Platforms {
-			if platform == "*" {
-				r.invalid(prefix+"PLATFORMS",
-					"platform codes, separated by commas; the receiver of all other platforms is "+
-						"USHER_WEBHOOK_FORWARD_URL")
-			}
 			if other, taken := claims[platform]; taken && other != prefix {
 				r.problem(prefix+"PLATFORMS",
 					"has %q, which %sPLATFORMS has too: a platform's webhooks should go to one receiver",
@@ -219,9 +155,6 @@ func (w *Webhook) readReceivers(r *reader) {
 			claims[platform] = prefix
 		}
 		all = append(all, w.newReceiver(r, prefix, c))
-	}
-	if len(all) > 1 && w.MaxInflight > 0 && w.MaxInflight <= len(all) {
-		r.invalid("USHER_WEBHOOK_MAX_INFLIGHT", "more than there are receivers: each has an equal share")
 	}
 	w.Receivers = receiver.NewSet(all...)
 }
@@ -251,9 +184,6 @@ func (w *Webhook) checkCatchUp(r *reader, outbound bool) {
 		}
 		w.CatchUp = append(w.CatchUp, u)
 	}
-	if w.catchUpURLs == nil {
-		return
-	}
 	for _, needed := range []struct {
 		what, why string
 		there     bool
@@ -262,7 +192,7 @@ func (w *Webhook) checkCatchUp(r *reader, outbound bool) {
 		{"USHER_WEBHOOK_INBOX", "to know what usher has", w.Inbox != ""},
 		{"a gate", "to deliver what it finds (USHER_WEBHOOK_LISTEN is off, or there is no receiver)", w.on()},
 	} {
-		if !needed.there {
+		if w.catchUpURLs != nil && !needed.there {
 			r.problem(name, "needs %s, %s", needed.what, needed.why)
 		}
 	}

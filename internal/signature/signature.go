@@ -60,18 +60,18 @@ func (a HMAC) Verify(keys string, signatures []string, body []byte) bool {
 	return fits
 }
 
-// parse reads an HMAC in hex or base64, with or without the hash's name and "=". Hex and
-// base64 cannot be confused: for the same bytes hex is longer.
+// parse reads an HMAC in hex or base64 (also the alphabet for URLs, with or without padding), with or without the
+// hash's name and "=". Hex and base64 cannot be confused: for the same bytes hex is longer.
 func (a HMAC) parse(s string) ([]byte, error) {
 	s = strings.TrimSpace(s)
 	if name, rest, found := strings.Cut(s, "="); found && strings.EqualFold(name, a.Name) {
 		s = rest
 	}
-	switch len(strings.TrimRight(s, "=")) {
+	switch s = strings.TrimRight(s, "="); len(s) {
 	case hex.EncodedLen(a.size):
 		return hex.DecodeString(s)
 	case base64.RawStdEncoding.EncodedLen(a.size):
-		return decodeBase64(s)
+		return base64.RawStdEncoding.DecodeString(strings.NewReplacer("-", "+", "_", "/").Replace(s))
 	}
 	return nil, errors.New("wrong length") // not decoded: a stranger can send megabytes
 }
@@ -90,23 +90,7 @@ func (a HMAC) sign(key []byte, parts ...[]byte) []byte {
 	return mac.Sum(nil)
 }
 
-// decodeBase64 reads base64 in the standard alphabet or the one for URLs, with or without padding.
-func decodeBase64(s string) ([]byte, error) {
-	return base64.RawStdEncoding.DecodeString(strings.TrimRight(toStandard.Replace(s), "="))
-}
-
-var toStandard = strings.NewReplacer("-", "+", "_", "/")
-
-// Standard Webhooks (standardwebhooks.com): three headers, and a signature over
-// "id.timestamp.body".
-const (
-	idHeader        = "Webhook-Id"
-	timestampHeader = "Webhook-Timestamp"
-	signatureHeader = "Webhook-Signature"
-)
-
-// ParseKey reads a Standard Webhooks secret: the key in base64 after
-// "whsec_". Its errors do not show the secret.
+// ParseKey reads a Standard Webhooks secret: the key in base64 after "whsec_". Its errors do not show the secret.
 func ParseKey(s string) ([]byte, error) {
 	encoded, ok := strings.CutPrefix(s, "whsec_")
 	if !ok {
@@ -134,23 +118,19 @@ func ParseKeys(list string) (keys [][]byte, err error) {
 	return keys, nil
 }
 
-// Stamp sets the Standard Webhooks headers for one try: the id, the time, and a signature for each key.
-// It replaces those of the sender.
+// Stamp sets the headers of Standard Webhooks (standardwebhooks.com) for one try: the id, the time, and a signature
+// for each key. It replaces those of the sender.
 func Stamp(h http.Header, id string, now time.Time, body []byte, keys ...[]byte) {
 	timestamp := strconv.FormatInt(now.Unix(), 10)
-	h.Set(idHeader, id)
-	h.Set(timestampHeader, timestamp)
-	h.Del(signatureHeader)
 	var signatures []string
 	for _, key := range keys {
-		signatures = append(signatures, standardSignature(key, id, timestamp, body))
+		mac := hmacs[0].sign(key, []byte(id+"."+timestamp+"."), body)
+		signatures = append(signatures, "v1,"+base64.StdEncoding.EncodeToString(mac))
 	}
+	h.Set("Webhook-Id", id)
+	h.Set("Webhook-Timestamp", timestamp)
+	h.Del("Webhook-Signature")
 	if signatures != nil {
-		h.Set(signatureHeader, strings.Join(signatures, " "))
+		h.Set("Webhook-Signature", strings.Join(signatures, " "))
 	}
-}
-
-func standardSignature(key []byte, id, timestamp string, body []byte) string {
-	signed := hmacs[0].sign(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body)
-	return "v1," + base64.StdEncoding.EncodeToString(signed)
 }

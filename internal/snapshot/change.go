@@ -6,10 +6,7 @@ import (
 )
 
 // A Change is a tenant as usher knows it now, for programs that keep a copy.
-type Change struct {
-	Stored
-	Erased bool // it was erased, and only its codes are set
-}
+type Change struct{ Stored }
 
 // Changes are a page of them. Callers that wait for the same may share one.
 type Changes struct {

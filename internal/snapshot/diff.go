@@ -76,9 +76,13 @@ func Diff(before, after Snapshot) []string {
 func Shown(s string) string { return text.Visible(text.Shorten(s, maxShown)) }
 
 func featureChanges(before, after []Feature) []string {
-	former := byCode(before)
+	former, now := make(map[string]Feature, len(before)), make(map[string]bool, len(after))
+	for _, f := range before {
+		former[f.Code] = f
+	}
 	var words, added []string
 	for _, f := range after {
+		now[f.Code] = true
 		if was, ok := former[f.Code]; ok {
 			words = append(words, was.changesTo(f)...)
 		} else {
@@ -86,21 +90,12 @@ func featureChanges(before, after []Feature) []string {
 		}
 	}
 	words = append(words, added...)
-	now := byCode(after)
 	for _, f := range before {
-		if _, ok := now[f.Code]; !ok {
+		if !now[f.Code] {
 			words = append(words, "- "+Shown(f.Code))
 		}
 	}
 	return words
-}
-
-func byCode(list []Feature) map[string]Feature {
-	all := make(map[string]Feature, len(list))
-	for _, f := range list {
-		all[f.Code] = f
-	}
-	return all
 }
 
 func (f Feature) words() string {

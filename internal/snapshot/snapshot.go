@@ -75,6 +75,7 @@ type Stored struct {
 	Features         []byte    // from Encode
 	Change           []byte    // see ChangeDigest
 	Source           string    // who made the webhook, if no sender did
+	Erased           bool      // somebody has erased the tenant: beside the codes only Seq and Received are set
 }
 
 // A Limit is how much of a feature a tenant may use.
@@ -259,15 +260,10 @@ func readSubscriptions(value any) []Subscription {
 			continue
 		}
 		s := Subscription{
-			ID:         textOf(item, "id"),
-			State:      textOf(item, "state"),
-			Product:    readCoded(item, "product"),
-			Plan:       readCoded(item, "plan"),
-			PriceList:  readCoded(item, "price_list"),
-			Start:      textOf(item, "start_date"),
-			End:        textOf(item, "end_date"),
-			TrialStart: textOf(item, "trial_start_date"),
-			TrialEnd:   textOf(item, "trial_end_date"),
+			ID: textOf(item, "id"), State: textOf(item, "state"),
+			Product: readCoded(item, "product"), Plan: readCoded(item, "plan"), PriceList: readCoded(item, "price_list"),
+			Start: textOf(item, "start_date"), End: textOf(item, "end_date"),
+			TrialStart: textOf(item, "trial_start_date"), TrialEnd: textOf(item, "trial_end_date"),
 		}
 		if s.Label = cmp.Or(s.Product.Label(), s.Plan.Label()); s.Label == "" && s.ID != "" {
 			s.Label = "#" + s.ID

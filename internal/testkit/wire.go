@@ -2,10 +2,8 @@ package testkit
 
 import (
 	"errors"
-	"io"
 	"net"
 	"sync"
-	"time"
 )
 
 // Wire is a network that fails on demand: a TCP proxy in front of one server. A sandbox.Fault is a
@@ -41,20 +39,14 @@ const (
 	Unbroken How = iota // it does not end
 	Reset               // both ends see a reset
 	HangUp              // both ends see an orderly close
-	Silence             // it stays open, but passes nothing on in either direction
 )
 
-// Disturbance is what a [Wire] does to its connections. The zero one is a good wire.
+// Disturbance is what a [Wire] does to its connections: it ends each after After bytes in a direction, counted from when
+// the disturbance was set. The next byte is not passed on. The zero one is a good wire.
 type Disturbance struct {
-	Latency    time.Duration // before each piece, in both directions
-	CloseDelay time.Duration // before the end of one direction is passed on
-
-	// Break ends a connection after After bytes in a direction, counted from when the
-	// disturbance was set: the next byte is not passed on.
 	Break     How
 	Direction Direction
 	After     int
-	Once      bool // on one connection only, then the wire is good again
 }
 
 // link is one connection through the wire.
@@ -89,8 +81,7 @@ func (w *Wire) Disturb(d Disturbance) {
 	}
 }
 
-// Open returns how many connections are open, and Dialed how many there ever were.
-func (w *Wire) Open() int   { w.mu.Lock(); defer w.mu.Unlock(); return len(w.links) }
+// Dialed returns how many connections there ever were.
 func (w *Wire) Dialed() int { w.mu.Lock(); defer w.mu.Unlock(); return w.dialed }
 
 // BreakAll ends every open connection as how says, whatever is in progress.
@@ -153,7 +144,6 @@ func (l *link) pump(d Direction) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		time.Sleep(l.wire.disturbance().Latency)
 		if n > 0 {
 			pass := l.admit(d, n)
 			if l.wire.Tap != nil && pass > 0 {
@@ -166,21 +156,12 @@ func (l *link) pump(d Direction) {
 				l.exceed()
 			}
 		}
-		switch {
-		case err == io.EOF && !l.isSilent():
-			time.Sleep(l.wire.disturbance().CloseDelay)
-			_ = to.CloseWrite()
-			return
-		case err != nil:
+		if err != nil {
 			_ = to.CloseWrite()
 			return
 		}
 	}
 }
-
-func (w *Wire) disturbance() Disturbance { w.mu.Lock(); defer w.mu.Unlock(); return w.now }
-
-func (l *link) isSilent() bool { l.wire.mu.Lock(); defer l.wire.mu.Unlock(); return l.silent }
 
 // admit returns how many of the next n bytes may pass.
 func (l *link) admit(d Direction, n int) int {
@@ -209,9 +190,6 @@ func (l *link) exceed() {
 
 // breakOff ends the connection. wire.mu is held.
 func (l *link) breakOff(how How) {
-	if l.wire.now.Once {
-		l.wire.now = Disturbance{}
-	}
 	l.silent = true
 	for _, end := range l.ends {
 		switch how {

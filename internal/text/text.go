@@ -1,6 +1,4 @@
-// Package text prepares text that others wrote before usher logs it or shows it: it cuts the text
-// short, makes control characters visible, removes quotations, or quotes it for a shell. It also finds
-// typing errors, reads the trace id of a request, asks whether an output is a terminal, and wraps help.
+// Package text prepares text that others wrote before usher logs it or shows it, and what usher itself prints.
 package text
 
 import (
@@ -11,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -90,9 +87,8 @@ var plainWord = regexp.MustCompile(`^[\w./][\w./:,+@%-]*$`)
 // stands in double quotes.
 var inQuotes = strings.NewReplacer(`'`, `'"'"'`, `\`, `'"\\"'`)
 
-// Quote returns a word as part of a command line that people copy into a shell. Senders choose the codes of
-// tenants and features, so a word may hold a command of its own. Quote does not hide characters that cannot be
-// seen: a terminal may act on those before the shell reads them, so use it for words that have none.
+// Quote returns a word as part of a command line that people copy into a shell: senders choose the codes of tenants,
+// which may hold a command of their own. It does not hide characters that cannot be seen: see Visible.
 func Quote(word string) string {
 	if plainWord.MatchString(filepath.ToSlash(word)) { // the backslash of a path on Windows, too
 		return word
@@ -118,9 +114,8 @@ const malformed = "malformed MIME header"
 // traceparent matches version "-" trace-id "-" parent-id "-" flags. Later versions may add fields.
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$`)
 
-// TraceID returns the trace id of the traceparent header (W3C Trace Context, section 3.2). With it in
-// the log, people find usher's lines beside those of other programs. TraceID returns 32 hex digits, or
-// an empty string.
+// TraceID returns the trace id of the traceparent header (W3C Trace Context, section 3.2): 32 hex digits, or an empty
+// string. With it in the log, people find usher's lines beside those of other programs.
 func TraceID(h http.Header) string {
 	if m := traceparent.FindStringSubmatch(h.Get("Traceparent")); m != nil {
 		return m[1]
@@ -171,13 +166,15 @@ func WithinEdits(a, b string, edits int) bool {
 }
 
 // Once returns these texts in their order, each once.
-func Once(all []string) []string {
+func Once(all []string) (once []string) {
 	seen := make(map[string]bool, len(all))
-	return slices.DeleteFunc(slices.Clone(all), func(s string) bool {
-		was := seen[s]
+	for _, s := range all {
+		if !seen[s] {
+			once = append(once, s)
+		}
 		seen[s] = true
-		return was
-	})
+	}
+	return once
 }
 
 // Wrap breaks a text into lines of up to 80 columns that begin with indent.

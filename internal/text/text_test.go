@@ -31,27 +31,6 @@ func TestClip(t *testing.T) {
 	}
 }
 
-func TestShorten(t *testing.T) {
-	for _, tt := range []struct {
-		s    string
-		n    int
-		want string
-	}{
-		{"", 0, ""},
-		{"abc", 3, "abc"},
-		{"abcd", 3, "ab…"},
-		{"éàü", 2, "é…"},
-		{"a b", 2, "a…"},
-		{"ab cd", 4, "ab…"},
-		{"abc", 1, "…"},
-		{"abc", -1, "…"},
-	} {
-		if got := Shorten(tt.s, tt.n); got != tt.want {
-			t.Errorf("%q to %d characters: %q, want %q", tt.s, tt.n, got, tt.want)
-		}
-	}
-}
-
 func TestVisible(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                     "",

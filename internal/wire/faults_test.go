@@ -9,8 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
 	"net/url"
 	"strings"
 	"sync"
@@ -223,28 +221,6 @@ func TestHalfWritten(t *testing.T) {
 			t.Errorf("%d calls over %d connections", calls.Load(), count())
 		}
 	})
-}
-
-// Who answers half a call gets no more of it, and its body is closed.
-func TestHalfAnswered(t *testing.T) {
-	addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
-		from.Peek(1)
-		io.WriteString(conn, "HTTP/1.1 413 Too Large\r\nContent-Length: 8\r\n\r\ntoo much")
-		io.Copy(io.Discard, from)
-	})
-	broken := new(atomic.Bool)
-	broken.Store(true)
-	cl := newClient(t)
-	dial := cl.cfg.Dial
-	cl.cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		return half{conn, broken}, err
-	}
-	body := &failing{n: 5 * pieceSize, err: io.EOF}
-	status, answer, err := call(cl, request(t, t.Context(), "POST", "http://"+addr, body))
-	if status != 413 || answer != "too much" || err != nil || !body.closed.Load() || body.n != 5*pieceSize {
-		t.Errorf("%d %q %v, body closed %v, %d bytes of it are left", status, answer, err, body.closed.Load(), body.n)
-	}
 }
 
 // Where a byte has left it is not sent again. The error says if that was on a connection from the pool:
@@ -701,20 +677,6 @@ func TestCloseWhileReading(t *testing.T) {
 			t.Error("read after the end")
 		}
 	})
-}
-
-// The caller of 1xx may refuse one, which ends the call.
-func TestRefused1xx(t *testing.T) {
-	addr, _ := serve(t, func(conn net.Conn, from *bufio.Reader, _ int) {
-		readCall(from)
-		io.WriteString(conn, "HTTP/1.1 103 E\r\n\r\n"+okAnswer)
-	})
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-		Got1xxResponse: func(int, textproto.MIMEHeader) error { return errBroken },
-	})
-	if _, _, err := call(newClient(t), request(t, ctx, "GET", "http://"+addr, nil)); !errors.Is(err, errBroken) {
-		t.Error(err)
-	}
 }
 
 // What is not allowed any more does not leave, however far it has got; and what was not

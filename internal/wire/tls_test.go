@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,24 +13,18 @@ import (
 	"time"
 )
 
-// HTTP/1.1 is what the two agree on, also where the server would rather have HTTP/2.
-func TestALPN(t *testing.T) {
-	server, client := certificates(t)
+// Whom nobody vouches for gets nothing.
+func TestStrangersCertificate(t *testing.T) {
+	server, _ := certificates(t)
 	l, err := tls.Listen("tcp", "127.0.0.1:0", server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	agreed := make(chan string, 1)
-	serveOn(t, l, func(conn net.Conn, from *bufio.Reader, _ int) {
-		readCall(from)
-		agreed <- conn.(*tls.Conn).ConnectionState().NegotiatedProtocol
-		io.WriteString(conn, okAnswer)
+	serveOn(t, l, func(_ net.Conn, from *bufio.Reader, _ int) {
+		if _, _, err := readCall(from); err == nil {
+			t.Error("a stranger got the call")
+		}
 	})
-	cl := newClient(t, func(c *Config) { c.TLS = client })
-	if status, _, err := call(cl, request(t, t.Context(), "GET", "https://"+l.Addr().String(), nil)); status != 200 || <-agreed != "http/1.1" {
-		t.Error(status, err)
-	}
-	// Whom nobody vouches for gets nothing.
 	if _, _, err := call(newClient(t), request(t, t.Context(), "GET", "https://"+l.Addr().String(), nil)); err == nil {
 		t.Error("a stranger was trusted")
 	}
@@ -140,69 +133,7 @@ func TestCutWithoutAFarewell(t *testing.T) {
 	}
 }
 
-// What TLS has read of a record is followed, however it is cut up.
-func TestRecords(t *testing.T) {
-	stream := "\x17\x03\x03\x00\x03abc" + "\x16\x03\x03\x00\x00" + "\x17\x03\x03\x01\x00" + strings.Repeat("x", 256)
-	ends := map[int]bool{0: true, 8: true, 13: true, len(stream): true}
-	for size := 1; size <= len(stream); size++ {
-		near, far := net.Pipe()
-		go func() { io.WriteString(far, stream); far.Close() }()
-		r := &records{Conn: near}
-		for at := 0; ; {
-			n, err := r.Read(make([]byte, size))
-			if at += n; r.whole() != ends[at] {
-				t.Fatalf("in pieces of %d, at %d: whole %v", size, at, r.whole())
-			}
-			if err != nil {
-				break
-			}
-		}
-	}
-}
-
 var _ http.RoundTripper = (*Client)(nil)
-
-// TLS records that have arrived are read together: each read may become a write to somebody else.
-// The end behind them is still seen.
-func TestRecordsAreReadTogether(t *testing.T) {
-	server, client := certificates(t)
-	body := strings.Repeat("x", 48<<10) // three records
-	for _, cut := range []bool{false, true} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		sent := make(chan struct{})
-		serveOn(t, l, func(raw net.Conn, _ *bufio.Reader, _ int) {
-			conn := tls.Server(raw, server)
-			readCall(bufio.NewReader(conn))
-			length := len(body)
-			if cut {
-				length++
-			}
-			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", length, body)
-			raw.(*net.TCPConn).CloseWrite()
-			close(sent)
-			io.Copy(io.Discard, raw)
-		})
-		cl := newClient(t, func(c *Config) { c.TLS = client })
-		resp, err := cl.RoundTrip(request(t, t.Context(), "GET", "https://"+l.Addr().String(), nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-sent
-		buf, reads, have := make([]byte, 128<<10), 0, 0
-		for err == nil {
-			var n int
-			n, err = resp.Body.Read(buf)
-			reads, have = reads+1, have+n
-		}
-		if want := map[bool]error{false: io.EOF, true: io.ErrUnexpectedEOF}[cut]; have != len(body) || err != want || reads > 3 {
-			t.Errorf("cut %v: %d bytes in %d reads, then %v", cut, have, reads, err)
-		}
-		resp.Body.Close()
-	}
-}
 
 // The server's farewell arrives together with the answer, whole or in part. (TLS 1.2 then returns
 // both from one read: data, and an end or a wait.)

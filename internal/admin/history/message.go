@@ -7,10 +7,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/inbox"
 	"usher/internal/text"
+	"usher/internal/view"
 )
 
 const (
@@ -27,7 +27,7 @@ func compose(host string, all []inbox.Trouble, now time.Time) string {
 		t := &all[i]
 		what := plain(t, status.What(t))
 		if !t.Ended.IsZero() {
-			lasted := page.Span(max(t.Ended.Sub(t.Began), time.Second).Round(time.Second))
+			lasted := view.Span(max(t.Ended.Sub(t.Began), time.Second).Round(time.Second))
 			blocks = append(blocks, []string{fmt.Sprintf("OVER after %s: %s.", lasted, what)})
 			continue
 		}
@@ -47,7 +47,7 @@ func fit(head string, blocks [][]string) string {
 	for i, block := range blocks {
 		joined := ""
 		for _, line := range block {
-			joined += "\n" + text.Shorten(plainSpaces(line), 1000)
+			joined += "\n" + text.Shorten(line, 1000)
 		}
 		size += utf8.RuneCountInString(joined)
 		last := i == len(blocks)-1
@@ -92,12 +92,7 @@ var marks = strings.NewReplacer(
 
 // neutral replaces what chats give a meaning. The slashes of an address become others, since chats
 // also load what they link to.
-func neutral(words string) string { return text.Visible(marks.Replace(plainSpaces(words))) }
+func neutral(words string) string { return text.Visible(marks.Replace(words)) }
 
 // unlinked also replaces dots: acme.example would be a link.
 func unlinked(name string) string { return strings.ReplaceAll(name, ".", "․") }
-
-// plainSpaces replaces the fixed spaces of the page.
-func plainSpaces(words string) string {
-	return strings.NewReplacer("\u00a0", " ", "\u202f", "").Replace(words)
-}

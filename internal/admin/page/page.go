@@ -12,13 +12,14 @@ import (
 	"embed"
 	"html/template"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	"usher/internal/inbox"
 	"usher/internal/snapshot"
+	"usher/internal/text"
+	"usher/internal/view"
 )
 
 //go:embed html static
@@ -37,7 +38,8 @@ type Page struct {
 	ReadOnly    bool // the visitor may not act: see mayAct
 	Notice      string
 	Paused      []Paused
-	Body        any // what the template of this name shows
+	Ask         *Question // asked before an act is done; nil: nothing is
+	Body        any       // what the template of this name shows
 }
 
 // Paused is a pause in force, and what can be done to it.
@@ -49,26 +51,11 @@ type Paused struct {
 // An Offer is a button of something that people can do.
 type Offer struct {
 	Act           string // its name
-	Label         string // if it ends in …, the button leads to a page that asks; else it acts at once
-	Address       string
-	Fields        map[string]string // what it is done to, if the address does not say so
+	Label         string
+	Ask           string            // the address of the page that asks first; empty: the button acts at once
+	Fields        map[string]string // what it is done to
 	Means         string            // beside the button; may be empty
 	Quiet, Danger bool              // how the button looks
-}
-
-// Now reports whether the button acts at once.
-func (o Offer) Now() bool { return !strings.HasSuffix(o.Label, "…") }
-
-// Link is the address of the page that asks.
-func (o Offer) Link() string {
-	query := make(url.Values)
-	for name, value := range o.Fields {
-		query.Set(name, value)
-	}
-	if len(query) == 0 {
-		return o.Address
-	}
-	return o.Address + "?" + query.Encode()
 }
 
 // Class is that of the button.
@@ -82,8 +69,27 @@ func (o Offer) Class() string {
 	return ""
 }
 
+// A Question is the dialog in a page that asks before an act is done. Its form sends the POST that acts. It is open
+// when the page comes, so it needs no script.
+type Question struct {
+	Act     string
+	Words   string
+	Effect  string            // what the act does
+	Warning string            // may be empty
+	Button  string            // empty if there is nothing to do
+	Fields  map[string]string // what it is done to
+	Inputs  []Input           // what else people may give
+	Back    string            // address of the page without it
+	Danger  bool              // draws the button in the colour of a warning
+
+	Other, OtherButton string // address and label of another question; may be empty
+}
+
+// An Input is a field that people may fill in.
+type Input struct{ Name, Label string }
+
 // names of the pages. Each has a template that defines "main", which the layout includes.
-var names = []string{"overview", "webhooks", "webhook", "tenants", "tenant", "actions", "confirm", "failure"}
+var names = []string{"overview", "webhooks", "webhook", "tenants", "tenant", "actions", "failure"}
 
 // The templates are parsed when somebody opens a page: most ushers never show one. A template puts whatever
 // acts into {{if mayAct}}; in the read-only ones mayAct is false.
@@ -130,21 +136,47 @@ func Static(w http.ResponseWriter, r *http.Request) {
 }
 
 var funcs = template.FuncMap{
-	"ago":        func(t time.Time) string { return Ago(time.Since(t)) },
-	"stamp":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
-	"iso":        func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"span":       Span,
-	"count":      Count,
-	"plural":     Plural,
-	"bytes":      Bytes,
-	"tenantName": TenantName,
-	"tenantURL":  func(platform, code string) string { return TenantURL(platform, code, "") },
+	"age":       view.Age,
+	"stamp":     view.Stamp,
+	"stampAge":  view.StampAge,
+	"iso":       func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"span":      view.Span,
+	"count":     view.Count,
+	"plural":    view.Plural,
+	"bytes":     view.Bytes,
+	"tenantURL": view.TenantURL,
+	"excerpt":   view.Excerpt,
+	"shown":     snapshot.Shown,
+	"tone":      view.Tone,
+	"input":     FormatInput,
+	"short":     func(words string) string { return text.Shorten(words, maxCell) },
 	// This filter selects one tenant, and not those of the same code on other platforms.
 	"tenantExact": inbox.ShowTenant,
-	"changes":     ShortChanges,
 	"changeClass": changeClass,
-	"excerpt":     Excerpt,
-	"shown":       snapshot.Shown,
-	"tone":        tone,
-	"input":       FormatInput,
+}
+
+// maxCell is how many characters of a cell a page shows: a browser would need minutes to lay out a very long one.
+const maxCell = 640
+
+// InputTime is the format of <input type="datetime-local">. On our pages it is always UTC.
+const InputTime = "2006-01-02T15:04"
+
+// FormatInput writes a time in the format of InputTime; the zero time is empty.
+func FormatInput(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(InputTime)
+}
+
+// changeClass returns the CSS class of a change as package snapshot writes it: "+ sso", "- sso" or "users: 5 → 7".
+func changeClass(change string) string {
+	switch {
+	case strings.HasPrefix(change, "+ "):
+		return "added"
+	case strings.HasPrefix(change, "- "):
+		return "removed"
+	default:
+		return "changed"
+	}
 }

@@ -7,39 +7,6 @@ import (
 	"time"
 )
 
-func TestWords(t *testing.T) {
-	for _, tc := range []struct {
-		d         time.Duration
-		span, ago string
-	}{
-		{-time.Second, "0 s", "just now"},
-		{350 * time.Microsecond, "0.35 ms", "just now"},
-		{2500 * time.Microsecond, "2.5 ms", "just now"},
-		{9990 * time.Microsecond, "10 ms", "just now"},
-		{35 * time.Millisecond, "35 ms", "just now"},
-		{1500 * time.Millisecond, "1.5 s", "1 s ago"},
-		{34 * time.Second, "34 s", "34 s ago"},
-		{130 * time.Second, "2 min 10 s", "2 min ago"},
-		{26 * time.Minute, "26 min", "26 min ago"},
-		{94 * time.Minute, "1 h 34 min", "1 h ago"},
-		{2 * time.Hour, "2 h", "2 h ago"},
-		{76 * time.Hour, "3 d 4 h", "3 d ago"},
-	} {
-		plain := func(s string) string { return strings.ReplaceAll(s, "\u00a0", " ") }
-		if s, a := plain(Span(tc.d)), plain(Ago(tc.d)); s != tc.span || a != tc.ago {
-			t.Errorf("%v: %q, %q", tc.d, s, a)
-		}
-	}
-	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1\u202f000", 1234567: "1\u202f234\u202f567"} {
-		if got := Count(n); got != want {
-			t.Errorf("%d: %q", n, got)
-		}
-	}
-	if got := ShortChanges([]string{"+ a", "- b", "c", "d", "e", "f", "g"}); got != "+ a, - b, c, d, e, and 2 more" {
-		t.Error(got)
-	}
-}
-
 func TestCharts(t *testing.T) {
 	starts := []time.Time{time.Unix(0, 0), time.Unix(60, 0), time.Unix(120, 0)}
 	series := func(values ...float64) Series {
@@ -104,13 +71,5 @@ func TestFilterOfOneTenant(t *testing.T) {
 	filter := funcs["tenantExact"].(func(platform, tenant string) string)
 	if got := filter("", "acme"); got != "/acme" {
 		t.Errorf("%q", got)
-	}
-}
-
-func TestFew(t *testing.T) {
-	for want, names := range map[string][]string{"": nil, "a": {"a"}, "a and b": {"a", "b"}, "a, b and c": {"a", "b", "c"}, "a, b, c and 1 other": {"a", "b", "c", "d"}, "a, b, c and 2 others": {"a", "b", "c", "d", "e"}} {
-		if got := FirstFew(names); got != want {
-			t.Errorf("%q: %q, want %q", names, got, want)
-		}
 	}
 }

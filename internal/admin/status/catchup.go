@@ -3,7 +3,7 @@ package status
 import (
 	"time"
 
-	"usher/internal/admin/page"
+	"usher/internal/view"
 )
 
 // CatchUp is how usher stands to the billing service's webhook log.
@@ -61,7 +61,7 @@ func gateUnreached(s *Status, now time.Time) []Trouble {
 	if c.Alone < manyAlone && (c.Alone == 0 || now.Sub(c.AloneSince) < longAlone) {
 		return nil
 	}
-	what := page.Plural(c.Alone, "webhook", "webhooks") + " came through the billing service's log alone, and none by itself: "
+	what := view.Plural(c.Alone, "webhook", "webhooks") + " came through the billing service's log alone, and none by itself: "
 	if c.Answer == "" {
 		what += "the service got no answer"
 	} else {

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"usher/internal/admin/metrics"
-	"usher/internal/admin/page"
 	"usher/internal/inbox"
 	"usher/internal/text"
+	"usher/internal/view"
 )
 
 // Entitlements is the state of the port that answers what a tenant may use.
@@ -27,9 +27,9 @@ func (s *Status) entitlementsState(time.Time) string {
 	if e == nil { // a test without one
 		return ""
 	}
-	words := "answers for " + page.Plural(e.Tenants-e.Unknown, "tenant", "tenants")
+	words := "answers for " + view.Plural(e.Tenants-e.Unknown, "tenant", "tenants")
 	if e.Unknown > 0 {
-		words += ", not for " + page.Count(e.Unknown)
+		words += ", not for " + view.Count(e.Unknown)
 	}
 	words, _ = s.line("entitlements", "", words, good)
 	return words
@@ -38,9 +38,9 @@ func (s *Status) entitlementsState(time.Time) string {
 // fromMemory says for whom usher answers while the inbox cannot be read. How many tenants there are
 // it may never have counted.
 func (s *Status) fromMemory() string {
-	held := page.Count(s.Entitlements.Held) + " of " + page.Plural(s.Entitlements.Tenants, "tenant", "tenants")
+	held := view.Count(s.Entitlements.Held) + " of " + view.Plural(s.Entitlements.Tenants, "tenant", "tenants")
 	if s.Inbox.Unknown {
-		held = page.Plural(s.Entitlements.Held, "tenant", "tenants")
+		held = view.Plural(s.Entitlements.Held, "tenant", "tenants")
 	}
 	return "answers for the " + held + " that it holds in memory, and 503 for others"
 }
@@ -51,8 +51,8 @@ func featuresUnknown(s *Status, _ time.Time) []Trouble {
 	if e == nil || e.Unknown == 0 {
 		return nil
 	}
-	who, whose := page.Plural(e.Unknown, "tenant", "tenants"), "their"
-	if names := page.FirstFew(e.UnknownDetails.Tenants); names != "" {
+	who, whose := view.Plural(e.Unknown, "tenant", "tenants"), "their"
+	if names := view.FirstFew(e.UnknownDetails.Tenants); names != "" {
 		who += " (" + names + ")"
 	}
 	if e.Unknown == 1 {
@@ -71,10 +71,10 @@ func renamed(s *Status, _ time.Time) []Trouble {
 	}
 	var names, pairs []string
 	for _, r := range e.Renamed {
-		was, is := page.TenantName(r.Platform, r.Old), page.TenantName(r.Platform, r.New)
+		was, is := view.TenantName(r.Platform, r.Old), view.TenantName(r.Platform, r.New)
 		names, pairs = append(names, was, is), append(pairs, was+" (now "+is+")")
 	}
-	what := page.FirstFew(pairs) + " may have been renamed: the same tenant id came with another code. usher answers for both codes"
+	what := view.FirstFew(pairs) + " may have been renamed: the same tenant id came with another code. usher answers for both codes"
 	return wrong(what, ofEntitlements("")).link("/tenants").run("usher inbox erase " + text.Quote(names[0])).naming(names).only()
 }
 
@@ -90,6 +90,6 @@ func answersFail(s *Status, now time.Time) []Trouble {
 		return nil
 	}
 	what := fmt.Sprintf("usher failed %s of %s about what a tenant may use in the last %d minutes, or took a second or more",
-		page.Count(a.Bad), page.Plural(a.Bad+a.Good, "question", "questions"), lately)
+		view.Count(a.Bad), view.Plural(a.Bad+a.Good, "question", "questions"), lately)
 	return wrong(what, ofEntitlements("")).only()
 }

@@ -9,6 +9,7 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
 	"usher/internal/receiver"
+	"usher/internal/view"
 )
 
 // Gate is the state of the webhook gate.
@@ -55,15 +56,15 @@ func (s *Status) GateChart() page.Chart {
 		if n == 0 {
 			continue
 		}
-		one := page.Series{Class: "c-" + decision, Label: decision, Total: page.Count(n)}
+		one := page.Series{Class: "c-" + decision, Label: decision, Total: view.Count(n)}
 		for _, m := range minutes {
 			one.Add(float64(m.Counts[i]), strconv.Itoa(m.Counts[i]))
 		}
 		series = append(series, one)
-		summary += fmt.Sprintf(", %s %s", page.Count(n), decision)
+		summary += fmt.Sprintf(", %s %s", view.Count(n), decision)
 	}
 	return page.NewBars("decisions", "Webhooks per minute",
-		page.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series, figure)
+		view.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series, figure)
 }
 
 // decided returns how many webhooks got this decision lately.
@@ -84,7 +85,7 @@ func questionsFail(s *Status, now time.Time) []Trouble {
 	if q.Count == 0 || now.Sub(q.Last) >= metrics.QuestionsMatter {
 		return nil
 	}
-	what := page.Plural(q.Count, "question of the billing service was", "questions of the billing service were") +
+	what := view.Plural(q.Count, "question of the billing service was", "questions of the billing service were") +
 		" not answered: " + q.Why
 	return wrong(what, ofGate("")).since(q.Since).link("/webhooks?state=failed").only()
 }
@@ -99,7 +100,7 @@ func sendersRejected(s *Status, now time.Time) []Trouble {
 	if f.Count < metrics.SomeFailed || now.Sub(f.Last) > 15*time.Minute {
 		return nil
 	}
-	what := "Every webhook since " + f.Since.UTC().Format(time.TimeOnly) + " UTC failed the check of its sender: " + page.Count(f.Count)
+	what := "Every webhook since " + f.Since.UTC().Format(time.TimeOnly) + " UTC failed the check of its sender: " + view.Count(f.Count)
 	return wrong(what, ofGate("")).since(f.Since).link("/webhooks?state=rejected").only()
 }
 
@@ -113,7 +114,7 @@ func clocksDiffer(s *Status, _ time.Time) []Trouble {
 	if s.Inbox.ClockAhead < 0 {
 		way = "behind"
 	}
-	by := page.Span(s.Inbox.ClockAhead.Abs().Round(time.Second))
+	by := view.Span(s.Inbox.ClockAhead.Abs().Round(time.Second))
 	return wrong("The clock of this machine is "+by+" "+way+" the database's", ofGate("")).only()
 }
 
@@ -124,7 +125,7 @@ func certificateEnds(s *Status, now time.Time) []Trouble {
 	}
 	const what = "The TLS certificate of the webhook gate"
 	left := s.Gate.CertificateEnds.Sub(now)
-	t := wrong(what+" expires in "+page.Span(left.Round(time.Second)), ofGate(""))
+	t := wrong(what+" expires in "+view.Span(left.Round(time.Second)), ofGate(""))
 	if left <= 0 {
 		t = wrong(what+" has expired", ofGate("")).since(s.Gate.CertificateEnds)
 	}

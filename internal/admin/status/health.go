@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/admin/page"
 	"usher/internal/inbox"
+	"usher/internal/view"
 	"usher/tokens"
 )
 
@@ -156,9 +156,9 @@ func (s *Status) gateState(now time.Time) string {
 		said = append(said, "waiting webhooks are not known: the inbox has not been read yet")
 	default:
 		counts := fmt.Sprintf("%s, %s parked, %s invalid",
-			page.Plural(box.Waiting, "waits", "wait"), page.Count(box.Parked), page.Count(box.Invalid))
+			view.Plural(box.Waiting, "waits", "wait"), view.Count(box.Parked), view.Count(box.Invalid))
 		if !box.Counted.IsZero() {
-			counts += ", counted " + page.Ago(now.Sub(box.Counted))
+			counts += ", counted " + view.Age(box.Counted) + " ago"
 		}
 		said = append(said, counts)
 	}

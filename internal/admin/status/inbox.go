@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
-	"usher/internal/admin/page"
 	"usher/internal/inbox"
 	"usher/internal/inbox/engine"
 	"usher/internal/receiver"
+	"usher/internal/view"
 )
 
 // Inbox is the state of the inbox.
@@ -22,7 +21,7 @@ type Inbox struct {
 	Invalid    int           `json:"invalid"`     // webhooks that usher rejected, and that nobody has dealt with
 	Used       int64         `json:"used"`        // bytes of the webhooks that wait or are parked
 	Limit      int64         `json:"limit"`       // how large Used may become
-	HeldUp     []HeldUp      `json:"held_up"`     // the one that waits longest first
+	HeldUp     []view.HeldUp `json:"held_up"`     // the one that waits longest first
 	ClockAhead time.Duration `json:"clock_ahead"` // by how much this machine's clock is ahead of the database's
 	Homeless   int           `json:"homeless"`    // webhooks that wait although no receiver takes their platform
 	Shared     bool          `json:"shared"`      // with other replicas
@@ -46,24 +45,6 @@ type Details struct {
 	Link    string    // the page that shows them
 }
 
-// HeldUp is a tenant whose webhooks wait behind one whose delivery failed.
-type HeldUp struct {
-	Platform string `json:"platform"`
-	Tenant   string `json:"tenant"`
-	Receiver string `json:"receiver"`
-	Webhook  string `json:"webhook"` // id of the webhook that failed
-	Tries    int    `json:"tries"`
-	Answer   string `json:"answer"` // the receiver's last answer, in words
-	// Next is when usher tries it again; while it is paused, the end of the pause, if it has one.
-	Next   time.Time `json:"next,omitzero"`
-	Behind int       `json:"behind"`         // how many webhooks wait behind it
-	Since  time.Time `json:"since,omitzero"` // when it came
-	Down   bool      `json:"down"`           // the receiver fails for everybody
-	Paused bool      `json:"paused"`         // deliveries of the tenant are paused
-
-	status int // of the last answer
-}
-
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox
 // takes no webhooks, or nil.
 func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error) *Inbox {
@@ -76,7 +57,7 @@ func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error
 		Limit:      s.Limit,
 		ClockAhead: s.ClockAhead,
 		// An empty list is written as [], not as null.
-		HeldUp:   []HeldUp{},
+		HeldUp:   []view.HeldUp{},
 		Homeless: s.Receivers[""].Pending,
 		Paused:   s.Paused,
 		Unknown:  s.At.IsZero(),
@@ -86,7 +67,7 @@ func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error
 		out.Counted = s.At.UTC().Truncate(time.Second)
 	}
 	for i := range held {
-		out.HeldUp = append(out.HeldUp, NewHeldUp(&held[i], known, s.Paused))
+		out.HeldUp = append(out.HeldUp, view.NewHeldUp(&held[i], known, s.Paused))
 	}
 	if err != nil {
 		out.Error = err.Error()
@@ -94,66 +75,11 @@ func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error
 	return out
 }
 
-// NewHeldUp describes a tenant that is held up. known are the receivers of the gate, paused the pauses in force.
-func NewHeldUp(held *inbox.HeldUp, known *receiver.Set, paused []inbox.Pause) HeldUp {
-	next, pause := held.Next, PausedBy(paused, known, held.Platform, held.Tenant, held.Receiver)
-	if pause != nil {
-		next = pause.Until
-	}
-	return HeldUp{
-		Platform: held.Platform,
-		Tenant:   held.Tenant,
-		Receiver: held.Receiver,
-		Webhook:  strconv.FormatInt(held.ID, 10),
-		Tries:    held.Tries,
-		Answer:   held.Answer(),
-		Next:     next,
-		Behind:   held.Behind,
-		Since:    held.Received,
-		Down:     held.Down,
-		Paused:   pause != nil,
-		status:   held.Tried[len(held.Tried)-1].Status,
-	}
-}
-
-// PausedBy returns the pause that holds back a tenant's webhooks, or nil. known are the receivers of the
-// gate; if the gate is off, nil, and only other replicas know them. tried is the name of the receiver that
-// was tried last. It counts only if known has none for the platform.
-func PausedBy(paused []inbox.Pause, known *receiver.Set, platform, tenant, tried string) *inbox.Pause {
-	if r := known.For(platform); r != nil {
-		tried = r.Name
-	}
-	if i := slices.IndexFunc(paused, func(p inbox.Pause) bool { return p.Covers(platform, tenant, tried) }); i >= 0 {
-		return &paused[i]
-	}
-	return nil
-}
-
-// Name returns the tenant as people write it.
-func (h *HeldUp) Name() string { return page.TenantName(h.Platform, h.Tenant) }
-
-func (h *HeldUp) NextTry() string { return NextTry(h.Next, h.Paused, h.Down) }
-
-// NextTry says when usher tries a webhook next. While the receiver is down there is no time for that: usher
-// probes it with one webhook after the other, whichever comes next.
-func NextTry(at time.Time, paused, down bool) string {
-	switch next := max(0, time.Until(at)).Round(time.Second); {
-	case paused:
-		return inbox.Pause{Until: at}.With("paused")
-	case down:
-		return "next try when the receiver is back"
-	case next == 0:
-		return "next try now"
-	default:
-		return "next try in " + page.Span(next)
-	}
-}
-
 // shownHeldUp is how many tenants the overview lists that are held up.
 const shownHeldUp = 10
 
 // FirstHeldUp returns the tenants that the overview lists.
-func (s *Inbox) FirstHeldUp() []HeldUp { return s.HeldUp[:min(shownHeldUp, len(s.HeldUp))] }
+func (s *Inbox) FirstHeldUp() []view.HeldUp { return s.HeldUp[:min(shownHeldUp, len(s.HeldUp))] }
 
 // MoreHeldUp returns how many tenants the overview does not list.
 func (s *Inbox) MoreHeldUp() int { return max(0, len(s.HeldUp)-shownHeldUp) }
@@ -225,7 +151,7 @@ func rowDamaged(s *Status, _ time.Time) []Trouble {
 	for _, t := range s.Inbox.stats.Unreadable {
 		names = append(names, inbox.ShowTenant(t.Platform, t.Tenant))
 	}
-	what := "The inbox has a damaged row of " + page.FirstOf(names[:min(3, len(names))], len(names))
+	what := "The inbox has a damaged row of " + view.FirstOf(names[:min(3, len(names))], len(names))
 	return wrong(what, ofGate("")).naming(names).only()
 }
 
@@ -249,33 +175,32 @@ func inboxFull(s *Status, _ time.Time) (all []Trouble) {
 	if box == nil {
 		return nil
 	}
-	used := fmt.Sprintf("%s of %s", page.Bytes(box.Used), page.Bytes(box.Limit))
-	full := false
-	for _, name := range slices.Sorted(maps.Keys(box.stats.NoRoom)) {
-		n, about := box.stats.NoRoom[name], ofGate("")
-		what := "The inbox has no room for a webhook of " + page.Bytes(n.Size)
+	for _, name := range slices.Sorted(maps.Keys(box.stats.Receivers)) {
+		used, about := box.stats.Receivers[name].Used, ofGate("")
+		whose := ""
+		if len(box.stats.Receivers) > 1 {
+			whose = " for the receiver " + name
+		}
+		if name == "" {
+			whose = " for platforms without a receiver"
+		} else {
+			about = Subject{"gate", name, "has no room left in the inbox"}
+		}
+		share := fmt.Sprintf(": %s of %s are used", view.Bytes(used), view.Bytes(box.Limit))
+		what, refused := "", box.stats.NoRoom[name]
 		switch {
-		case n.Share != inbox.AllOfIt:
-			what += " for " + n.Who() + ", which has " + page.Bytes(n.Held) + " in it: " + page.Bytes(n.Free) +
-				" are free. Others' are taken in"
-			if n.Share == inbox.ReceiverShare && name != "" {
-				about = Subject{"gate", name, "has no room left in the inbox"}
-			}
-		case full:
-			continue // one says it
-		case n.Size > box.Limit:
-			what = "A webhook of " + page.Bytes(n.Size) + " is larger than the whole inbox, which has room for " +
-				page.Bytes(box.Limit)
-			full = true
+		case refused > box.Limit:
+			what = "A webhook of " + view.Bytes(refused) + " is larger than the whole inbox, which has room for " + view.Bytes(box.Limit)
+		case refused > 0:
+			what = "The inbox has no room for a webhook of " + view.Bytes(refused) + whose + share
+		case box.Limit > 0 && float64(used) > .85*float64(box.Limit):
+			what = "The inbox is nearly full" + whose + share
 		default:
-			what, full = what+": "+used+" are used", true
+			continue
 		}
 		t := wrong(what, about).link("/webhooks?state=waiting")
 		t.which = name
 		all = append(all, t)
-	}
-	if !full && box.Limit > 0 && float64(box.Used) > .85*float64(box.Limit) {
-		all = append(all, wrong("The inbox is nearly full: "+used, ofGate("")).link("/webhooks?state=waiting"))
 	}
 	return all
 }
@@ -285,7 +210,7 @@ func noReceiver(s *Status, _ time.Time) []Trouble {
 	if s.Gate == nil || s.Inbox == nil || s.Inbox.Homeless == 0 {
 		return nil
 	}
-	what := page.Plural(s.Inbox.Homeless, "webhook waits, but no receiver takes its platform any more",
+	what := view.Plural(s.Inbox.Homeless, "webhook waits, but no receiver takes its platform any more",
 		"webhooks wait, but no receiver takes their platform any more")
 	return wrong(what, ofGate("")).link("/webhooks?state=waiting").run("usher inbox ls --state waiting").only()
 }
@@ -300,7 +225,7 @@ func parked(s *Status, _ time.Time) []Trouble {
 	}
 	for i := 0; s.Gate != nil && i < len(s.Gate.Receivers); i++ {
 		if r := &s.Gate.Receivers[i]; r.Parked > 0 {
-			about = append(about, r.of("has "+page.Plural(r.Parked, "parked webhook", "parked webhooks")))
+			about = append(about, r.of("has "+view.Plural(r.Parked, "parked webhook", "parked webhooks")))
 		}
 	}
 	return wrong(d.words(s.Inbox.Parked)+are, about...).quoting("the receiver answered", d.Reason).
@@ -325,11 +250,11 @@ func invalid(s *Status, _ time.Time) []Trouble {
 
 // words counts the webhooks and names their tenants.
 func (d *Details) words(n int) string {
-	count := page.Plural(n, "webhook", "webhooks")
+	count := view.Plural(n, "webhook", "webhooks")
 	if len(d.Tenants) == 0 {
 		return count
 	}
-	return count + " of " + page.FirstFew(d.Tenants)
+	return count + " of " + view.FirstFew(d.Tenants)
 }
 
 // quoted returns somebody's words, or nothing if there are none.
@@ -337,5 +262,5 @@ func quoted(who, words string) string {
 	if words == "" {
 		return ""
 	}
-	return "; " + who + ": " + page.Excerpt(words)
+	return "; " + who + ": " + view.Excerpt(words)
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"usher/internal/admin/page"
+	"usher/internal/view"
 )
 
 // missed says in which time usher may have missed webhooks, until a catch-up or a reconcile has made good. Without an
@@ -20,7 +20,7 @@ func missed(s *Status, _ time.Time) []Trouble {
 	}
 	what := "No gate was ready to take webhooks"
 	if m.Webhooks > 0 {
-		what = "usher answered " + page.Plural(m.Webhooks, "webhook", "webhooks") + " with a 5xx"
+		what = "usher answered " + view.Plural(m.Webhooks, "webhook", "webhooks") + " with a 5xx"
 	}
 	return wrong(what+between(m.From, m.To), ofGate("")).since(m.From).only()
 }
@@ -30,7 +30,7 @@ func (s *Status) failedLately() []Trouble {
 	if s.Gate == nil || s.failed() == 0 || down { // that says how many failed
 		return nil
 	}
-	what := fmt.Sprintf("usher answered %s with a 5xx in the last %d minutes", page.Plural(s.failed(), "webhook", "webhooks"), lately)
+	what := fmt.Sprintf("usher answered %s with a 5xx in the last %d minutes", view.Plural(s.failed(), "webhook", "webhooks"), lately)
 	return wrong(what, ofGate("")).link("/webhooks?state=failed").only()
 }
 

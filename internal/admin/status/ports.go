@@ -11,6 +11,7 @@ import (
 
 	"usher/internal/admin/metrics"
 	"usher/internal/admin/page"
+	"usher/internal/view"
 	"usher/tokens"
 )
 
@@ -70,7 +71,7 @@ func tokenWords(s tokens.State, now time.Time) string {
 	switch t := s.Token; {
 	case t != nil:
 		words := fmt.Sprintf("token valid for %s, renewed %s, fingerprint %s",
-			page.Span(t.Expiry().Sub(now).Round(time.Second)), page.Ago(now.Sub(t.Asked())), t.Fingerprint())
+			view.Span(t.Expiry().Sub(now).Round(time.Second)), view.Age(t.Asked())+" ago", t.Fingerprint())
 		if s.Err != nil {
 			words += "; its renewal fails"
 		}
@@ -113,7 +114,7 @@ func (s *Status) noToken(now time.Time, refused bool) (all []Trouble) {
 		case token == nil:
 			what += ": every call fails"
 		default:
-			what += ", and the current token is valid for another " + page.Span(token.Expiry().Sub(now).Round(time.Second))
+			what += ", and the current token is valid for another " + view.Span(token.Expiry().Sub(now).Round(time.Second))
 			severity = Warning
 		}
 		t := wrong(what, s.sharing(p)...).since(p.Source.Since).severity(severity)
@@ -132,7 +133,7 @@ func tokensRevoked(s *Status, now time.Time) (all []Trouble) {
 		p := &s.Ports[i]
 		over := !p.Revoked[0].IsZero() && now.Sub(p.Revoked[1]) >= max(goesAfter, 2*p.Revoked[1].Sub(p.Revoked[0]))
 		if n := metrics.Sum(p.Tokens, metrics.Minutes, metrics.TokensRevoked); p.Shares == "" && n > 1 && !over {
-			what := fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, page.Count(n))
+			what := fmt.Sprintf("Port %s: %s tokens were rejected long before they expired, in the last hour", p.Name, view.Count(n))
 			all = append(all, wrong(what, s.sharing(p)...))
 		}
 	}
@@ -161,16 +162,16 @@ func callsFail(s *Status, now time.Time) (all []Trouble) {
 		ours := metrics.Sum(p.Calls, lately, metrics.CallsOurs)
 		theirs := metrics.Sum(p.Calls, lately, metrics.Calls5xx) - metrics.Sum(p.Calls, lately, metrics.CallsOur5xx)
 		n := metrics.Sum(p.Calls, lately, metrics.CallsFine, metrics.CallsFailed)
-		calls := page.Plural(n, "call", "calls")
+		calls := view.Plural(n, "call", "calls")
 		many := func(failed int) bool { return failed >= 3 && failed*20 > n }
 		switch {
 		case many(ours) && !isOver(p.LastFailure.At, p.LastFine, now):
 			what := fmt.Sprintf("Port %s: usher failed %s of %s in the last %d minutes, the last one with %s",
-				p.Name, page.Count(ours), calls, lately, p.LastFailure.Reason)
+				p.Name, view.Count(ours), calls, lately, p.LastFailure.Reason)
 			all = append(all, wrong(what, p.of("usher fails calls: "+p.LastFailure.Reason)))
 		case many(theirs) && !isOver(p.Last5xx, p.LastFine, now):
 			what := fmt.Sprintf("Port %s: the billing service answered %s of %s with a 5xx in the last %d minutes",
-				p.Name, page.Count(theirs), calls, lately)
+				p.Name, view.Count(theirs), calls, lately)
 			t := wrong(what, p.of("the billing service answers with a 5xx")).severity(Warning)
 			t.Do = "usher only passes them on: ask the people of the billing service. usher's log has the names of the GraphQL operations."
 			all = append(all, t)
@@ -208,10 +209,10 @@ func (p *Port) Charts() []page.Chart {
 		calls, wrong = calls+all, wrong+errors
 		busiest, slowest = max(busiest, rate), max(slowest, m.P99)
 	}
-	fine.Total, failed.Total = page.Count(calls), page.Count(wrong)
+	fine.Total, failed.Total = view.Count(calls), view.Count(wrong)
 	rates := page.NewBars("calls-"+p.Name, "Calls per second",
 		fmt.Sprintf("%s in the last hour, %s; at most %s per second.",
-			page.Plural(calls, "call", "calls"), page.Plural(wrong, "error", "errors"), figure(busiest)),
+			view.Plural(calls, "call", "calls"), view.Plural(wrong, "error", "errors"), figure(busiest)),
 		starts, []page.Series{fine, failed}, figure)
 	rates.Mark("token renewed", "m-renewed", renewed)
 	rates.Mark("401 replayed", "m-replayed", replayed)
@@ -238,7 +239,7 @@ func sinceFirst(minutes []metrics.Minute) []metrics.Minute {
 // figure writes a rate or a count with a readable number of digits.
 func figure(v float64) string {
 	if v >= 100 {
-		return page.Count(int(v))
+		return view.Count(int(v))
 	}
 	return strconv.FormatFloat(v, 'g', 2, 64)
 }
@@ -255,5 +256,5 @@ func tookWords(d time.Duration) string {
 	if d == 0 {
 		return "–"
 	}
-	return page.Span(d.Round(time.Millisecond / 100))
+	return view.Span(d.Round(time.Millisecond / 100))
 }

@@ -3,13 +3,12 @@ package status
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"usher/internal/admin/metrics"
-	"usher/internal/admin/page"
 	"usher/internal/inbox"
 	"usher/internal/receiver"
+	"usher/internal/view"
 )
 
 // Receiver is the state of a receiver.
@@ -110,7 +109,7 @@ func receiversDown(s *Status, _ time.Time) (all []Trouble) {
 		case s.Inbox != nil:
 			all = append(all, s.takesNothing(r))
 		case n > 0:
-			what := fmt.Sprintf("%s %s: %s in the last %d minutes", s.Gate.nameOf(r), fails, page.Plural(n, "webhook failed", "webhooks failed"), lately)
+			what := fmt.Sprintf("%s %s: %s in the last %d minutes", s.Gate.nameOf(r), fails, view.Plural(n, "webhook failed", "webhooks failed"), lately)
 			all = append(all, wrong(what, r.of(fails)).since(r.since).link("/webhooks?state=failed"))
 		}
 	}
@@ -132,25 +131,25 @@ func (s *Status) receivers() (all []*Receiver) {
 
 // takesNothing is the trouble of a receiver behind an inbox.
 func (s *Status) takesNothing(r *Receiver) Trouble {
-	fails, last := failureWords(r.tries), ""
-	held := slices.DeleteFunc(slices.Clone(s.Inbox.HeldUp), func(h HeldUp) bool {
-		return h.Receiver != r.Name || h.Paused || !h.Down
-	})
-	if len(held) > 0 {
-		last = quoted("the last try", held[0].Answer)
-	}
-	if slices.ContainsFunc(held, func(h HeldUp) bool { return h.status != held[0].status }) {
-		fails, last = "takes nothing", "; the last tries: "+answersOf(held)
+	fails, last, status := failureWords(r.tries), "", 0
+	for _, h := range s.Inbox.HeldUp {
+		switch {
+		case h.Receiver != r.Name || h.Paused || !h.Down:
+		case last == "":
+			last, status = h.Answer, h.Status
+		case h.Status != status:
+			fails = "takes nothing"
+		}
 	}
 	nothing := s.Gate.nameOf(r) + " " + fails + ": nothing is delivered, "
-	t := wrong(nothing+r.waits()+last, r.of(fails)).since(r.since).link("/webhooks?state=waiting")
-	t.bare = nothing + page.Plural(r.Waiting, "webhook waits", "webhooks wait")
+	t := wrong(nothing+r.waits()+quoted("the last try", last), r.of(fails)).since(r.since).link("/webhooks?state=waiting")
+	t.bare = nothing + view.Plural(r.Waiting, "webhook waits", "webhooks wait")
 	return t
 }
 
 // waits says how many webhooks wait, and for how long.
 func (r *Receiver) waits() string {
-	return fmt.Sprintf("%s, the oldest for %s", page.Plural(r.Waiting, "webhook waits", "webhooks wait"), page.Span(r.Oldest.Round(time.Second)))
+	return fmt.Sprintf("%s, the oldest for %s", view.Plural(r.Waiting, "webhook waits", "webhooks wait"), view.Span(r.Oldest.Round(time.Second)))
 }
 
 // webhooksWait finds the receivers that take some tenants' webhooks and not others', or are slow, or silent.
@@ -167,7 +166,7 @@ func webhooksWait(s *Status, now time.Time) (all []Trouble) {
 			t.bare = s.Gate.nameOf(r) + " is slow to take webhooks"
 		}
 		if t.What == "" && !r.tries.Unanswered.IsZero() && silent >= shortPatience {
-			words := "has not answered for " + page.Span(silent.Truncate(time.Second))
+			words := "has not answered for " + view.Span(silent.Truncate(time.Second))
 			t = wrong(s.Gate.nameOf(r)+" "+words, r.of(words)).since(r.tries.Unanswered)
 		}
 		if t.What == "" {
@@ -186,63 +185,34 @@ const longWait = 10 * time.Minute
 
 // failingTenants is the trouble of a receiver that does not take some tenants' webhooks; none if all of these are paused.
 func (s *Status) failingTenants(r *Receiver) Trouble {
-	var held []HeldUp
-	paused := false
+	var since time.Time
+	var names []string
+	who, last, paused := "some tenants", "", false
 	for _, h := range s.Inbox.HeldUp {
 		switch {
 		case h.Receiver != r.Name || h.Down:
 		case h.Paused:
 			paused = true
 		default:
-			held = append(held, h)
+			if names = append(names, h.Name()); len(names) == 1 {
+				since, last = h.Since, h.Answer
+			}
 		}
 	}
-	if paused && len(held) == 0 {
+	if paused && len(names) == 0 {
 		return Trouble{}
 	}
-	var since time.Time
-	var names []string
-	who, last := "some tenants", ""
-	for _, h := range held {
-		names = append(names, h.Name())
+	if len(names) > 0 {
+		who = view.FirstFew(names)
 	}
-	if len(held) > 0 {
-		since = held[0].Since
-		who, last = namesAndAnswers(held)
-	}
-	name, tenants := s.Gate.nameOf(r), page.Plural(r.failing, "tenant", "tenants")
+	name, tenants := s.Gate.nameOf(r), view.Plural(r.failing, "tenant", "tenants")
 	const butNot = "takes webhooks, but not those of "
 	t := wrong(name+" "+butNot+who, r.of(butNot+tenants)).quoting("the last answer", last)
 	if !since.IsZero() && r.last.Before(since) {
 		t = wrong(name+" does not take the webhooks of "+who+", and has taken no others since",
 			r.of("fails for "+tenants+", and has taken no others since")).quoting("the last try", last)
 	}
-	if len(names) > 0 {
-		t.bare = strings.Replace(t.bare, who, page.FirstFew(names), 1)
-	}
 	return t.naming(names).since(since)
-}
-
-// namesAndAnswers returns the first tenants, and their last answer. If they got different ones, each name has
-// its own, and last is empty.
-func namesAndAnswers(held []HeldUp) (who, last string) {
-	if slices.ContainsFunc(held, func(h HeldUp) bool { return h.Answer != held[0].Answer }) {
-		return answersOf(held), ""
-	}
-	var names []string
-	for i := range held {
-		names = append(names, held[i].Name())
-	}
-	return page.FirstFew(names), held[0].Answer
-}
-
-// answersOf returns the first tenants, each with its last answer.
-func answersOf(held []HeldUp) string {
-	var both []string
-	for i := range held {
-		both = append(both, fmt.Sprintf("%s (%s)", held[i].Name(), page.Excerpt(held[i].Answer)))
-	}
-	return page.FirstFew(both)
 }
 
 // nameOf returns the subject of a sentence about a receiver. Its name is left out if there is only one.
@@ -265,7 +235,7 @@ func deliveriesLate(s *Status, now time.Time) (all []Trouble) {
 		if late < 3 || late*20 <= in || again < 3 {
 			continue
 		}
-		what := fmt.Sprintf("%s got %s of %s of the last hour a minute late, or later", s.Gate.nameOf(r), page.Count(late), page.Plural(in, "webhook", "webhooks"))
+		what := fmt.Sprintf("%s got %s of %s of the last hour a minute late, or later", s.Gate.nameOf(r), view.Count(late), view.Plural(in, "webhook", "webhooks"))
 		all = append(all, wrong(what, r.of("gets webhooks late")).link("/webhooks"))
 	}
 	return all

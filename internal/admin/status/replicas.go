@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"usher/internal/admin/page"
 	"usher/internal/inbox"
+	"usher/internal/view"
 )
 
 // Notifications is how usher says by itself that something is wrong.
@@ -75,7 +75,7 @@ func elsewhere(r *inbox.Trouble) Trouble {
 // Lasted says from when to when something was wrong, and how long, in words.
 func Lasted(t *inbox.Trouble) string {
 	return strings.TrimSpace(between(t.Began, t.Ended)) + ", for " +
-		page.Span(max(t.Ended.Sub(t.Began), time.Second).Round(time.Second))
+		view.Span(max(t.Ended.Sub(t.Began), time.Second).Round(time.Second))
 }
 
 // What says what was wrong, and on which replica.

@@ -7,34 +7,7 @@ import (
 	"usher/internal/admin/metrics"
 	"usher/internal/inbox"
 	"usher/internal/lane"
-	"usher/internal/receiver"
 )
-
-// The receiver that will be tried counts, not the one that was tried last.
-func TestPausedBy(t *testing.T) {
-	crm := &receiver.Receiver{Name: "crm", Platforms: []string{"crm", "docs"}}
-	known := receiver.NewSet(&receiver.Receiver{Name: "main"}, crm)
-	for _, tc := range []struct {
-		known            *receiver.Set
-		pause            inbox.Pause
-		platform, tenant string
-		tried            string
-		want             bool
-	}{
-		{known, inbox.Pause{}, "crm", "acme", "", true},
-		{known, inbox.Pause{Receiver: "crm"}, "docs", "acme", "main", true},
-		{known, inbox.Pause{Receiver: "main"}, "docs", "acme", "main", false},
-		{known, inbox.Pause{Receiver: "main"}, "", "acme", "", true},
-		{nil, inbox.Pause{Receiver: "main"}, "docs", "acme", "main", true}, // others know who takes it
-		{receiver.NewSet(crm), inbox.Pause{Receiver: "main"}, "mars", "acme", "main", true},
-		{known, inbox.Pause{Platform: "crm", Tenant: "acme"}, "crm", "acme", "", true},
-		{known, inbox.Pause{Platform: "crm", Tenant: "acme"}, "", "acme", "", false},
-	} {
-		if got := PausedBy([]inbox.Pause{{Tenant: "other"}, tc.pause}, tc.known, tc.platform, tc.tenant, tc.tried); (got != nil) != tc.want || got != nil && *got != tc.pause {
-			t.Errorf("%s/%s, tried at %q, with %s paused: %v", tc.platform, tc.tenant, tc.tried, tc.pause, got)
-		}
-	}
-}
 
 func TestInboxWords(t *testing.T) {
 	held := make([]inbox.HeldUp, shownHeldUp+2)
@@ -45,13 +18,13 @@ func TestInboxWords(t *testing.T) {
 	held[0].Platform, held[0].Tenant, held[0].Down = "crm", "acme", true
 	stats := inbox.Stats{Paused: []inbox.Pause{{Tenant: "other"}}}
 	box := NewInbox(stats, held, mainReceiver, nil)
-	if h := &box.FirstHeldUp()[0]; len(box.FirstHeldUp()) != shownHeldUp || box.MoreHeldUp() != 2 || h.Name() != "crm/acme" || h.Answer != "500: in use" || h.NextTry() != "next try when the receiver is back" || h.Paused {
+	if h := &box.FirstHeldUp()[0]; len(box.FirstHeldUp()) != shownHeldUp || box.MoreHeldUp() != 2 || h.Name() != "crm/acme" || h.Answer != "500: in use" || h.Words() != "500: in use, 0 tries, next try when the receiver is back" || h.Paused {
 		t.Errorf("%+v", box)
 	}
 	stats.Paused = []inbox.Pause{{}}
 	s := &Status{Gate: &Gate{Set: mainReceiver}, Inbox: NewInbox(stats, held[:1], mainReceiver, nil), Health: &Health{Inbox: new(InboxHealth)}}
 	s.Judge(time.Now())
-	if h := &s.Inbox.HeldUp[0]; s.Inbox.MoreHeldUp() != 0 || !h.Paused || h.NextTry() != "paused" || !s.Gate.Receivers[0].Paused {
+	if h := &s.Inbox.HeldUp[0]; s.Inbox.MoreHeldUp() != 0 || !h.Paused || h.Words() != "500: in use, 0 tries, paused" || !s.Gate.Receivers[0].Paused {
 		t.Errorf("%+v", s)
 	}
 }

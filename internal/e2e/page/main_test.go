@@ -32,11 +32,6 @@ var (
 	wantCall   = testkit.WantCall
 )
 
-// of is a snapshot of a tenant on this platform.
-func of(platform, tenant string, users int) string {
-	return strings.Replace(snapshot(tenant, users), `"code":"crm"`, `"code":"`+platform+`"`, 1)
-}
-
 // start runs usher in this process until the test ends.
 func start(t *testing.T, environ []string, args ...string) *testkit.Usher {
 	t.Helper()

@@ -1,14 +1,12 @@
 package page
 
 import (
-	"context"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"usher/internal/sandbox"
@@ -35,7 +33,7 @@ func TestScreenshot(t *testing.T) {
 	post(t, w.gate, snapshot("mill-co", 3))
 	testkit.Eventually(t, "it is parked", func() bool { return strings.Contains(w.words(t, "/"), "parked") })
 	b := newTab(t)
-	b.do(emulate(false, false, 640))
+	b.do(chromedp.EmulateViewport(1200, 640))
 	b.open(w.admin)
 	b.until("live", `document.querySelector(".follow.good")`)
 	b.until("it says so", `document.querySelector("#wrong .troubles")`)
@@ -46,19 +44,4 @@ func TestScreenshot(t *testing.T) {
 	if err := os.WriteFile(filepath.Join("..", "..", "..", file), png, 0o644); err != nil {
 		t.Fatal(err)
 	}
-}
-func emulate(phone, dark bool, height int64) chromedp.Action[chromedp.Void] {
-	viewport, scheme := chromedp.EmulateViewport(1200, height), "light"
-	if phone {
-		viewport = chromedp.EmulateViewport(390, 844, chromedp.EmulateScale(1.5), chromedp.EmulateMobile)
-	}
-	if dark {
-		scheme = "dark"
-	}
-	return chromedp.Steps(viewport, chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
-		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-		})
-		return err
-	}))
 }

@@ -5,6 +5,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,17 +36,14 @@ type Engine interface {
 	Shared() bool
 	// Full says that there is so little room that only outcomes should be written; nil: there is enough.
 	Full() *FullError
-	// Locked says since when another client has locked a whole table, so that nothing can be written; zero: none has,
-	// as far as is known.
-	Locked() time.Time
 	// Maintain is called by the writer when it has nothing else to do, at most once a second.
 	Maintain()
 	Close() error
 }
 
 // A Tx collects statements and sends them in one round trip. A statement is called by its name in statements.sql, of
-// this package or of the engine. If an argument is a slice (but not []byte, Among or Listed) the statement runs once
-// for each element; all slices of a call have the same length. A Table goes into one run.
+// this package or of the engine. Arguments that are slices (but not []byte) are the columns of its {rows}, and have the
+// same length.
 type Tx interface {
 	// Queue adds a statement. Send calls each for every row of the answer; nil: the statement returns no rows.
 	Queue(name string, each func(Row) error, args ...any)
@@ -57,15 +55,11 @@ type Tx interface {
 	Send() error
 }
 
-// Among are the numbers of {among} and {other} in a statement.
-type Among []int64
-
-// Listed are the names of {listed} in a statement.
-type Listed []string
-
-// A Table has columns, []string or []int64, of the same length. A statement reads all of its rows at once: from one
-// array for each column in PostgreSQL, and from one JSON array of rows in SQLite.
-type Table []any
+// List is a list of names, as the argument of {list}.
+func List(names []string) string {
+	text, _ := json.Marshal(names)
+	return string(text)
+}
 
 // A Row is one row of an answer. If values are not of their column's type, because the file is damaged or somebody has
 // written them by hand, Scan leaves them zero, reads all others, and returns ErrRow.
@@ -78,18 +72,15 @@ var ErrRow = errors.New("a row of the inbox cannot be read")
 var ErrDoubt = errors.New("the connection to the database broke while it confirmed a transaction: " +
 	"nobody knows whether it was done")
 
-// A StatementError says that the database works, but refused a statement because of its values, or because somebody
-// else has locked a row. So one operation of a batch is to blame, and the others can succeed without it.
-type StatementError struct {
-	Err    error
-	Locked bool // somebody else has locked a row
-}
+// A StatementError says that the database works, but refused a statement because of its values. So one operation of a
+// batch is to blame, and the others can succeed without it.
+type StatementError struct{ Err error }
 
 func (e *StatementError) Error() string { return e.Err.Error() }
 func (e *StatementError) Unwrap() error { return e.Err }
 
-// ErrLocked says that a whole table is locked.
-var ErrLocked = errors.New("another client has locked a table of the inbox")
+// ErrLocked says that a transaction has waited in vain for what another client has locked.
+var ErrLocked = errors.New("another client has locked rows or a table of the inbox for long")
 
 // ErrReadOnly says that the database may only be read.
 var ErrReadOnly = errors.New("it is read-only")

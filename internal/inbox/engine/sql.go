@@ -2,6 +2,9 @@ package engine
 
 import (
 	_ "embed"
+	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,49 +20,141 @@ var Tables string
 //go:embed statements.sql
 var sharedStatements string
 
-// LaneColumns and WebhookColumns are the columns of {lane} and {webhook}, as scanLane and scanWebhook read them.
-var LaneColumns, WebhookColumns = layoutOf("lane").names(), layoutOf("webhook").names()
+// Provisional is where the numbers begin that a transaction gives before it takes some. The n-th of them is the n-th
+// number after the last one, once it is written: so that nobody else has to wait for a transaction that still decides.
+const Provisional = int64(1) << 61
 
-// Spelling makes from the SQL in .sql files the SQL of one engine. own are pairs: a text and its replacement, as in
-// strings.NewReplacer. {lane} and {webhook} become the columns that scanLane and scanWebhook read.
-func Spelling(own ...string) *strings.Replacer {
-	return strings.NewReplacer(append(append(own, state.SQL()...),
+// A Dialect is how one engine spells the SQL in .sql files.
+type Dialect struct {
+	// Words are pairs: a text and its replacement, as in strings.NewReplacer.
+	Words []string
+	// Rows returns a table, called n, of what a statement is called with; see {rows} in statements.sql.
+	Rows func(columns []Column) string
+	// Statements are those that the other engine spells otherwise.
+	Statements string
+}
+
+// A Column is a column of a table, or of {rows}.
+type Column struct {
+	Name string
+	Kind string // int, number, text, bytes or json
+}
+
+// Spell returns SQL as the engine wants it.
+func (d *Dialect) Spell(sql string) string {
+	sql = called.ReplaceAllStringFunc(sql, func(call string) string {
+		m := called.FindStringSubmatch(call)
+		return d.call(m[1], m[2])
+	})
+	sql = strings.ReplaceAll(sql, "{open}", openLanes)
+	return strings.NewReplacer(append(append(slices.Clone(d.Words), state.SQL()...),
 		"{lane}", "l."+strings.Join(LaneColumns, ", l."),
 		"{webhook}", "w."+strings.Join(WebhookColumns, ", w.")+", coalesce(l.tail, 0)",
 		"{of}", "l.tenant = w.tenant AND l.platform = w.platform AND l.event_type = w.event_type",
 		"{never}", strconv.FormatInt(clock.Never, 10),
-		"{largest}", strconv.FormatInt(MaxNumber, 10),
-	)...)
+	)...).Replace(sql)
 }
 
-// troubled is the condition that a tenant has something that waits for somebody.
-const troubled = "l.parked + l.invalid > 0 OR l.last_result > 0 AND l.waiting > 0"
+// openLanes are the rows of those tenants of whom something waits or is parked, each by its index.
+const openLanes = "(SELECT * FROM {schema}.lane WHERE due < {never} AND failures = 0" +
+	" UNION ALL SELECT * FROM {schema}.lane WHERE due < {never} AND failures > 0" +
+	" UNION ALL SELECT * FROM {schema}.lane WHERE due = {never} AND parked > 0) l"
 
-// Statements returns an engine's statements by their names: those that both engines have, and the engine's own. In
-// the text each stands below a line "-- name: NAME". Those that read or write whole rows are made from the tables;
-// see layout.statements.
-func Statements(own string, spelling *strings.Replacer) map[string]string {
-	all := make(map[string]string)
-	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(own, "-- name: ")[1:]...) {
-		name, statement, _ := strings.Cut(part, "\n")
-		statement = strings.ReplaceAll(strings.TrimSpace(statement), "{troubled}", troubled)
-		name = strings.TrimSpace(name)
-		if all[name] = statement; strings.HasPrefix(name, "list") {
-			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(all[name])
+// called are {rows a int, b text}, {seq x} and those that are made from a table: {columns lane} and the like.
+var called = regexp.MustCompile(`\{(rows|seq|columns|values|set|key|excluded) ([^{}]*)\}`)
+
+func (d *Dialect) call(what, about string) string {
+	if what == "seq" {
+		return fmt.Sprintf("CASE WHEN %s > %d THEN %[1]s - %[2]d + (SELECT base FROM {schema}.number) ELSE %[1]s END", about, Provisional)
+	}
+	if what == "rows" && strings.Contains(about, " ") {
+		var columns []Column
+		for _, c := range strings.Split(about, ", ") {
+			name, kind, _ := strings.Cut(c, " ")
+			columns = append(columns, Column{name, kind})
+		}
+		return d.Rows(columns)
+	}
+	t := tableOf(about)
+	var parts []string
+	for _, c := range t.columns {
+		value := "n." + c.Name
+		switch c.Kind {
+		case "number":
+			value = d.call("seq", value)
+		case "json":
+			value = "CAST(nullif(" + value + ", '') AS {json})"
+		}
+		isKey := slices.Contains(t.key, c.Name)
+		switch {
+		case what == "columns":
+			parts = append(parts, c.Name)
+		case what == "values":
+			parts = append(parts, value)
+		case what == "key" && isKey:
+			parts = append(parts, "t."+c.Name+" = "+value)
+		case what == "set" && !isKey:
+			parts = append(parts, c.Name+" = "+value)
+		case what == "excluded" && !isKey:
+			parts = append(parts, c.Name+" = excluded."+c.Name)
 		}
 	}
-	put, save := all["put"], all["save"]
-	delete(all, "put")
-	delete(all, "save")
-	lane, webhook := layoutOf("lane"), layoutOf("webhook")
-	_, _, all["lane_save"] = lane.statements(put, save)
-	_, _, all["lane_note"] = lane.only("last", "last_at").statements(put, save)
-	all["add_webhook"], _, _ = webhook.statements(put, save)
-	_, _, all["webhook_save"] = webhook.only("state", "rank", "changed", "why", "record").statements(put, save)
-	all["add_content"], _, _ = layoutOf("content").statements(put, save)
-	_, all["put_snapshot"], _ = layoutOf("snapshot").statements(put, save)
-	for name, statement := range all {
-		all[name] = spelling.Replace(statement)
+	switch what {
+	case "rows":
+		return d.Rows(t.columns)
+	case "key":
+		return strings.Join(parts, " AND ")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// All returns the engine's statements by their names. In the files each stands below a line "-- name: NAME". A list has a
+// twin that goes up instead of down.
+func (d *Dialect) All() map[string]string {
+	all := make(map[string]string)
+	for _, part := range append(strings.Split(sharedStatements, "-- name: ")[1:], strings.Split(d.Statements, "-- name: ")[1:]...) {
+		name, statement, _ := strings.Cut(part, "\n")
+		name, statement = strings.TrimSpace(name), d.Spell(strings.TrimSpace(statement))
+		if all[name] = statement; strings.HasPrefix(name, "list") {
+			all[name+"_up"] = strings.NewReplacer("w.seq < ", "w.seq > ", "w.seq DESC", "w.seq").Replace(statement)
+		}
 	}
 	return all
+}
+
+// LaneColumns and WebhookColumns are the columns of {lane} and {webhook}.
+var LaneColumns, WebhookColumns = tableOf("lane").names(), tableOf("webhook").names()
+
+// A table is one of 001.sql, whose columns stand there and, in the same order, in the inbox's Go, and nowhere else.
+type table struct {
+	columns []Column
+	key     []string
+}
+
+var (
+	columnLine = regexp.MustCompile(`(?m)^\s*(\w+)\s+\{(int|number|text|bytes|json)\}([^,\n]*)`)
+	keyLine    = regexp.MustCompile(`PRIMARY KEY \((.*?)\)`)
+	sqlComment = regexp.MustCompile(`--.*`)
+)
+
+func tableOf(name string) (t table) {
+	_, script, _ := strings.Cut(sqlComment.ReplaceAllString(Tables, ""), "CREATE TABLE {schema}."+name+" (")
+	script, _, _ = strings.Cut(script, ";")
+	for _, m := range columnLine.FindAllStringSubmatch(script, -1) {
+		t.columns = append(t.columns, Column{m[1], m[2]})
+		if strings.Contains(m[3], "PRIMARY KEY") {
+			t.key = []string{m[1]}
+		}
+	}
+	if key := keyLine.FindStringSubmatch(script); key != nil && t.key == nil {
+		t.key = strings.Split(key[1], ", ")
+	}
+	return t
+}
+
+func (t table) names() (names []string) {
+	for _, c := range t.columns {
+		names = append(names, c.Name)
+	}
+	return names
 }

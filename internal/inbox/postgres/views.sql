@@ -8,13 +8,14 @@ CREATE OR REPLACE VIEW {schema}.tenants AS
 SELECT s.platform COLLATE "default" AS platform, s.tenant COLLATE "default" AS tenant, s.name COLLATE "default" AS name,
 	to_timestamp(s.received / 1000000) + s.received % 1000000 * interval '1 microsecond' AS as_of, -- exact, whereas received / 1e6 is rounded
 	s.uuid COLLATE "default" AS webhook, s.features IS NOT NULL AS features_known
-FROM {schema}.snapshot s;
+FROM {schema}.snapshot s WHERE s.erased = 0;
 
 CREATE OR REPLACE VIEW {schema}.entitlements AS
 SELECT s.platform COLLATE "default" AS platform, s.tenant COLLATE "default" AS tenant, f.code AS feature, coalesce(f.name, '') AS name,
 	f."limit", coalesce(f.value, '') AS value,
 	to_timestamp(s.received / 1000000) + s.received % 1000000 * interval '1 microsecond' AS as_of, s.uuid COLLATE "default" AS webhook
-FROM {schema}.snapshot s CROSS JOIN LATERAL jsonb_to_recordset(s.features) AS f (code text, name text, "limit" bigint, value text);
+FROM {schema}.snapshot s CROSS JOIN LATERAL jsonb_to_recordset(s.features) AS f (code text, name text, "limit" bigint, value text)
+WHERE s.erased = 0;
 
 -- plpgsql keeps its plan for as long as a session lasts, which makes a call ten times as fast as in SQL. enable_seqscan: such a plan may have
 -- been made while the table was small. $1 and not its name: tenant = tenant is true of every row.
@@ -25,9 +26,9 @@ BEGIN
 		bool_and(CASE WHEN s.features IS NOT NULL THEN EXISTS (
 			SELECT FROM jsonb_to_recordset(s.features) AS f (code text, "limit" bigint) WHERE f.code = $2 AND (f."limit" IS NULL OR f."limit" >= coalesce($3, 0))) END) END
 	FROM (
-		SELECT o.features FROM {schema}.snapshot o WHERE o.tenant = $1 AND o.platform = $4
+		SELECT o.features FROM {schema}.snapshot o WHERE o.tenant = $1 AND o.platform = $4 AND o.erased = 0
 		UNION ALL
-		(SELECT o.features FROM {schema}.snapshot o WHERE o.tenant = $1 AND $4 IS NULL LIMIT 2)) s);
+		(SELECT o.features FROM {schema}.snapshot o WHERE o.tenant = $1 AND o.erased = 0 AND $4 IS NULL LIMIT 2)) s);
 END $$;
 
 REVOKE ALL ON {schema}.tenants, {schema}.entitlements FROM PUBLIC;

@@ -42,7 +42,7 @@ func (e *Engine) Backup(ctx context.Context) (copied io.ReadCloser, size int64, 
 	if err := e.copyTo(ctx, path); err != nil {
 		return nil, 0, fmt.Errorf("the copy could not be made: %w", err)
 	}
-	if err := mark(ctx, path); err != nil {
+	if err := mark(path); err != nil {
 		return nil, 0, fmt.Errorf("the copy could not be marked: %w", err)
 	}
 	if f, err = os.Open(path); err != nil {
@@ -57,31 +57,29 @@ func (e *Engine) Backup(ctx context.Context) (copied io.ReadCloser, size int64, 
 }
 
 func (e *Engine) copyTo(ctx context.Context, path string) error {
-	c, err := e.reader(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { e.readers <- c }()
-	if err := c.exec("PRAGMA query_only(0)"); err != nil { // it would be for the copy, too
-		return err
-	}
-	defer c.exec("PRAGMA query_only(1)")
-	stop := c.interruptAfter(ctx)
-	defer stop()
-	return describe(c.exec("VACUUM INTO '" + strings.ReplaceAll(path, "'", "''") + "'"))
+	return e.reading(ctx, func(c *conn) error {
+		if err := c.exec("PRAGMA query_only(0)"); err != nil { // it would be for the copy, too
+			return err
+		}
+		defer func() {
+			c.SetInterrupt(nil)
+			c.exec("PRAGMA query_only(1)")
+		}()
+		return c.exec("VACUUM INTO '" + strings.ReplaceAll(path, "'", "''") + "'")
+	})
 }
 
 // mark makes the copy an inbox of its own, which begins paused: what the original has done since must not be done again.
-func mark(ctx context.Context, path string) error {
-	c, err := connect(path, []string{"journal_mode(MEMORY)"})
+func mark(path string) error {
+	c, err := connect(path, "journal_mode(MEMORY)")
 	if err != nil {
 		return describe(err)
 	}
-	err = c.transaction("begin_write", func() error {
-		if err := c.run(ctx, "copy_identity", nil, nil); err != nil {
+	err = c.transaction("BEGIN IMMEDIATE", func() error {
+		if err := c.run("copy_identity", nil); err != nil {
 			return err
 		}
-		return c.run(ctx, "copy_pause", nil, []any{time.Now().UnixMicro()})
+		return c.run("copy_pause", nil, time.Now().UnixMicro())
 	})
 	return describe(errors.Join(err, c.Close()))
 }

@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 )
 
@@ -23,11 +24,24 @@ func opened(t *testing.T, dir string) *Engine {
 	return e
 }
 
+// write runs a statement in a transaction.
+func (e *Engine) write(name string, args ...any) error {
+	return e.Write(func(tx engine.Tx) error {
+		tx.Queue(name, func(engine.Row) error { return nil }, args...)
+		return nil
+	})
+}
+
 // addContent stores so many bytes as the content of a webhook.
 func (e *Engine) addContent(seq, size int64) error {
-	return e.Write(func(tx engine.Tx) error {
-		tx.Queue("add_content", nil, seq, []byte{}, make([]byte, size))
-		return nil
+	return e.write("add_content", seq, []byte{}, make([]byte, size))
+}
+
+// content calls each with the content of webhooks.
+func (e *Engine) content(t *testing.T, each func(engine.Row) error, seqs ...int64) error {
+	return e.Read(t.Context(), func(tx engine.Tx) error {
+		tx.Queue("content", each, seqs)
+		return tx.Send()
 	})
 }
 
@@ -38,63 +52,42 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// What goes in comes out, byte for byte: whatever a sender puts into a name, a header or a body.
+// What goes in comes out, byte for byte, and is the caller's: whatever a sender puts into a name, a header or a body,
+// and also in a file that another program has made in another encoding.
 func TestValuesComeBackAsTheyWere(t *testing.T) {
-	c := opened(t, t.TempDir()).conn
-	large := bytes.Repeat([]byte{0, 255, 'x'}, 1<<14)
-	for _, text := range []string{"", "plain", "with\x00zero", "\x00", "\xff\xfe", "ü😀", string(large)} {
-		for _, number := range []int64{0, math.MaxInt64, math.MinInt64} {
-			for _, blob := range [][]byte{{}, {0}, []byte("text"), large} {
-				check(t, c.run(t.Context(), "run_begin", nil, []any{text, number, number, int64(1)}))
-				check(t, c.run(t.Context(), "add_content", nil, []any{[]int64{1}, [][]byte{blob}, [][]byte{large}}))
-				rows := 0
-				err := c.run(t.Context(), "run_lock", func(r engine.Row) error {
-					rows++
-					var id string
-					var mark, began, completed int64
-					var action int
-					err := r.Scan(&id, &mark, &began, &action, &completed)
-					if id != text || mark != number || began != number || action != 1 {
-						t.Errorf("%d, %.20q became %d, %.20q", number, text, mark, id)
-					}
-					return err
-				}, nil)
-				check(t, err)
-				err = c.run(t.Context(), "content", func(r engine.Row) error {
-					rows++
-					var header, body []byte
-					err := r.Scan(&header, &body)
-					if header == nil || !bytes.Equal(header, blob) || !bytes.Equal(body, large) {
-						t.Errorf("%.20q became %.20q", blob, header)
-					}
-					return err
-				}, []any{int64(1)})
-				if err != nil || rows != 2 {
-					t.Fatal(rows, err)
-				}
-				check(t, c.exec("DELETE FROM content"))
+	for _, encoding := range []string{"UTF-8", "UTF-16le"} {
+		path := filepath.Join(t.TempDir(), "inbox.db")
+		check(t, createIfMissing(path))
+		c, err := connect(path, "encoding = '"+encoding+"'")
+		check(t, err)
+		check(t, errors.Join(c.exec("CREATE TABLE a (b)"), c.exec("DROP TABLE a"), c.Close()))
+		e := opened(t, filepath.Dir(path))
+		for n, text := range []string{"", "plain", "with\x00zero", "\x00", "ü😀", strings.Repeat("x\x00", 1<<14)} {
+			seq := int64(n)
+			check(t, e.write("add_content", []int64{seq, -1}, [][]byte{[]byte(text), {}}, [][]byte{{}, []byte(text + "\xff")}))
+			var kept [][]byte
+			check(t, e.content(t, func(r engine.Row) error {
+				var header, body []byte
+				err := r.Scan(&header, &body)
+				kept = append(kept, header, body)
+				return err
+			}, seq, -1))
+			check(t, e.write("content_delete", []int64{seq, -1}))
+			want := [][]byte{[]byte(text), {}, {}, []byte(text + "\xff")}
+			same := func(a, b []byte) bool { return a != nil && bytes.Equal(a, b) }
+			if !slices.EqualFunc(kept, want, same) {
+				t.Errorf("%s: %.20q became %.20q", encoding, text, kept)
+			}
+			got := ""
+			check(t, e.conn.run("run_begin", nil, text, seq, seq, int64(1)))
+			check(t, e.conn.run("run_lock", func(r engine.Row) error {
+				var other int64
+				return r.Scan(&got, &other, &other, &other, &other)
+			}))
+			if got != text {
+				t.Errorf("%s: %.20q became %.20q", encoding, text, got)
 			}
 		}
-	}
-}
-
-// The bytes of a row are the caller's, also after the next row and after the statement.
-func TestBytesMayBeKept(t *testing.T) {
-	c := opened(t, t.TempDir()).conn
-	headers, bodies := [][]byte{[]byte("one"), []byte("two")}, [][]byte{[]byte("ONE"), []byte("TWO")}
-	check(t, c.run(t.Context(), "add_content", nil, []any{[]int64{1, 2}, headers, bodies}))
-	var kept [][]byte
-	read := func() error {
-		return c.run(t.Context(), "content", func(r engine.Row) error {
-			var header, body []byte
-			err := r.Scan(&header, &body)
-			kept = append(kept, header, body)
-			return err
-		}, []any{[]int64{1, 2}})
-	}
-	check(t, errors.Join(read(), c.exec("UPDATE content SET header = x'00', body = x'00'"), read()))
-	if got := string(bytes.Join(kept, []byte(" "))); got != "one ONE two TWO \x00 \x00 \x00 \x00" {
-		t.Errorf("%q", got)
 	}
 }
 
@@ -116,112 +109,78 @@ func TestDamagedValuesAreErrors(t *testing.T) {
 		{"x'37'", &blob, true}, {"NULL", &blob, true}, {"'7'", &blob, true}, {"7", &blob, false},
 		{"7", new(bool), false},
 	} {
-		s, err := c.compile("SELECT " + damaged.value)
+		s, err := c.Prepare("SELECT " + damaged.value + ", 8")
 		check(t, err)
-		err = s.step(t.Context(), func(r engine.Row) error { return r.Scan(damaged.into) })
-		if (err == nil) != damaged.want || err != nil && !errors.Is(err, engine.ErrRow) {
-			t.Errorf("%s into %T: %v", damaged.value, damaged.into, err)
+		other := 0
+		err = step(s, func(r engine.Row) error { return r.Scan(damaged.into, &other) })
+		if (err == nil) != damaged.want || err != nil && !errors.Is(err, engine.ErrRow) || other != 8 {
+			t.Errorf("%s into %T: %v, and then %d", damaged.value, damaged.into, err, other)
 		}
-		s.reset()
-		if err := s.step(t.Context(), func(r engine.Row) error { return r.Scan(damaged.into, new(int)) }); err == nil {
-			t.Error("a row of one value was read as two")
+		if err := step(s, func(r engine.Row) error { return r.Scan(damaged.into) }); err == nil {
+			t.Error("a row of two values was read as one")
 		}
-		s.close()
 	}
 }
 
 // Who does not wait for an answer any more does not keep a connection, and whoever gets it next is not disturbed.
 func TestReadEndsWithItsCaller(t *testing.T) {
-	c := opened(t, t.TempDir()).conn
-	endless, err := c.compile("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
-	check(t, err)
-	defer endless.close()
+	e := opened(t, t.TempDir())
 	for range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-		if err := endless.step(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+		err := e.reading(ctx, func(c *conn) error {
+			return c.exec("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
+		})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("it ended with %v", err)
 		}
-		endless.reset()
-		cancel()
-		if err := c.run(t.Context(), "receivers", func(engine.Row) error { return nil }, nil); err != nil {
-			t.Fatalf("the next statement: %v", err)
+		for range engine.MaxReaders {
+			if err := e.content(t, nil, 1); err != nil {
+				t.Fatalf("the next one: %v", err)
+			}
 		}
 	}
 }
 
-// After a panic in the midst of its rows a statement begins anew, and no transaction stays open.
-func TestStatementRunsAgainAfterAPanic(t *testing.T) {
+// A handler that panics in the midst of its rows leaves no transaction open: its connection could never be used again,
+// and the write-ahead log never be emptied.
+func TestReadPanics(t *testing.T) {
 	e := opened(t, t.TempDir())
-	none := [][]byte{{}, {}, {}}
-	err := e.conn.run(t.Context(), "add_content", nil, []any{[]int64{1, 2, 3}, none, none})
-	check(t, err)
-	read := func(each func(engine.Row) error) error {
-		return e.Read(t.Context(), func(tx engine.Tx) error {
-			tx.Queue("content", each, []int64{1, 2, 3})
-			return tx.Send()
-		})
+	check(t, errors.Join(e.addContent(1, 1), e.addContent(2, 1)))
+	for range engine.MaxReaders {
+		func() {
+			defer func() { _ = recover() }()
+			_ = e.content(t, func(engine.Row) error { panic("as net/http expects it") }, 1, 2)
+		}()
 	}
-	func() {
-		defer func() { _ = recover() }()
+	for range engine.MaxReaders {
 		rows := 0
-		_ = read(func(engine.Row) error {
-			if rows++; rows == 2 {
-				panic("as net/http expects it")
-			}
-			return nil
-		})
-	}()
-	rows := 0
-	if err := read(func(engine.Row) error { rows++; return nil }); err != nil || rows != 3 {
-		t.Errorf("%d rows, %v", rows, err)
+		if err := e.content(t, func(engine.Row) error { rows++; return nil }, 1, 2); err != nil || rows != 2 {
+			t.Errorf("%d rows, %v", rows, err)
+		}
 	}
-	if busy, err := e.conn.queryValue("PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || busy != int64(0) {
+	if busy, err := e.conn.value("PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || busy != "0" {
 		t.Errorf("somebody still reads: %v, %v", busy, err)
 	}
 }
 
-// Somebody has made the file with another program, and that has another encoding.
-func TestFileInAnotherEncoding(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "inbox.db")
-	check(t, createIfMissing(path))
-	c, err := connect(path, []string{"encoding = 'UTF-16le'"})
-	if err == nil {
-		err = errors.Join(c.exec("CREATE TABLE a (b); DROP TABLE a"), c.Close())
-	}
-	check(t, err)
-	e, err := Open(path, slog.New(slog.DiscardHandler))
-	check(t, err)
-	defer e.Close()
-	check(t, e.conn.run(t.Context(), "run_begin", nil, []any{"Zoë", int64(1), int64(1), int64(1)}))
-	id := ""
-	err = e.conn.run(t.Context(), "run_lock", func(r engine.Row) error {
-		var n int64
-		return r.Scan(&id, &n, &n, &n, &n)
-	}, nil)
-	if err != nil || id != "Zoë" {
-		t.Errorf("%q, %v", id, err)
-	}
-}
-
-// A statement that failed can be run again, and its error says what was wrong.
-func TestStatementRunsAgainAfterItFailed(t *testing.T) {
-	c := opened(t, t.TempDir()).conn
-	add := func(seq int64) error {
-		return c.run(t.Context(), "add_content", nil, []any{seq, []byte{}, []byte{}})
-	}
-	err := errors.Join(add(1), add(2))
-	check(t, err)
+// A statement that was refused can be run again, and its error says what was wrong. A negative limit is refused, too:
+// SQLite would take it for none, and read every row.
+func TestRefusedStatement(t *testing.T) {
+	e := opened(t, t.TempDir())
+	check(t, e.addContent(1, 1))
 	var refused *engine.StatementError
 	const twice = "UNIQUE constraint failed: content.seq"
-	if err := describe(add(1)); !errors.As(err, &refused) || !strings.Contains(err.Error(), twice) {
+	if err := e.addContent(1, 1); !errors.As(err, &refused) || !strings.Contains(err.Error(), twice) {
 		t.Errorf("the same number twice: %v", err)
 	}
-	stop := errors.New("enough")
-	err = c.run(t.Context(), "content", func(engine.Row) error { return stop }, []any{int64(1)})
-	if !errors.Is(err, stop) {
-		t.Error(err)
+	check(t, e.addContent(2, 1))
+	if err := e.write("actions", clock.Never, int64(-1)); !errors.As(err, &refused) {
+		t.Errorf("a negative limit: %v", err)
 	}
-	if err := add(3); err != nil {
-		t.Errorf("the next one: %v", err)
+	check(t, e.write("actions", clock.Never, int64(0)))
+	stop := errors.New("enough")
+	if err := e.content(t, func(engine.Row) error { return stop }, 1); !errors.Is(err, stop) {
+		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -10,12 +11,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"zombiezen.com/go/sqlite"
+
+	"usher/internal/inbox/engine"
 )
 
 // wantFull reports an error that is not that of a full disk.
-func wantFull(t *testing.T, e *Engine, err error, cause string) {
+func wantFull(t *testing.T, e *Engine, err error, cause sqlite.ResultCode) {
 	t.Helper()
-	if !errors.Is(err, errFull) || !strings.Contains(errors.Unwrap(err).Error(), cause) {
+	if full := new(engine.FullError); !errors.As(err, &full) || sqlite.ErrCode(err) != cause {
 		t.Fatalf("without room: %v, want a full disk with the cause %s", err, cause)
 	}
 	if e.Full() == nil {
@@ -57,7 +62,7 @@ func TestFullDiskForTheIndex(t *testing.T) {
 	}
 	e = opened(t, dir)
 	free := fill(t, dir)
-	wantFull(t, e, e.addContent(3, 18<<20), "4874")
+	wantFull(t, e, e.addContent(3, 18<<20), sqlite.ResultIOErrSHMSize)
 	free()
 	e.Maintain()
 	if err := e.addContent(3, 18<<20); err != nil || e.Full() != nil {
@@ -99,7 +104,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 	}
 	check(t, err)
 	fill(t, dir)
-	if e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler)); !errors.Is(err, errFull) {
+	if e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler)); !strings.Contains(fmt.Sprint(err), "is too full") {
 		t.Errorf("%v", err)
 		if err == nil {
 			e.Close()
@@ -129,7 +134,7 @@ func TestFailedWriteWithoutRoom(t *testing.T) {
 	log, err := os.Stat(e.path + "-wal")
 	check(t, err)
 	limit(uint64(log.Size()))
-	wantFull(t, e, e.addContent(1, 2<<20), "778")
+	wantFull(t, e, e.addContent(1, 2<<20), sqlite.ResultIOErrWrite)
 	limit(1 << 40)
 	free()
 	e.Maintain()
@@ -137,7 +142,7 @@ func TestFailedWriteWithoutRoom(t *testing.T) {
 		t.Errorf("with room again: %v", err)
 	}
 	limit(1 << 20)
-	if err := e.addContent(2, 20<<20); errors.Is(err, errFull) || e.broken == nil {
+	if err := e.addContent(2, 20<<20); e.broken == nil {
 		t.Errorf("a write that fails although there is room: %v", err)
 	}
 }

@@ -77,13 +77,12 @@ func Open(t testing.TB, names ...string) *Box {
 		Rules: lane.Rules{
 			StoreUnclaimed: true,
 			Receivers:      b.Receivers,
-			MaxTries:       20,
-			MaxAge:         time.Hour,
+			ParkAfter:      time.Hour,
+			MaxBytes:       1 << 30,
 			DedupWindow:    time.Minute,
 			Log:            log,
 			Jitter:         func(time.Duration) time.Duration { return 4 * time.Minute },
 		},
-		MaxBytes:    1 << 30,
 		ClockOffset: func() time.Duration { b.mu.Lock(); defer b.mu.Unlock(); return b.ahead },
 	})
 	ctx, stop := context.WithCancel(context.Background())

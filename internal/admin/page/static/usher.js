@@ -23,7 +23,7 @@
   };
   // The notice after an action goes away when the states on the page change; or after 20 seconds, because they may have changed before
   // the page was loaded.
-  const states = () => [...document.querySelectorAll('#stand .badge, .timeline li:first-child, #list .badge, #list .tries, #paused b, .tried time')].map((e) => e.dateTime ?? e.id + (e.querySelector('.badge') ?? e).textContent).join();
+  const states = () => [...document.querySelectorAll('#stand .badge, #timeline-live .badge, #list .badge, #list .tries, #paused b')].map((e) => e.textContent).join() + document.querySelectorAll('.tried tr').length;
   const firstStates = states();
   setTimeout(() => document.querySelector('.notice')?.remove(), 20000);
 

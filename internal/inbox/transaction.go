@@ -1,0 +1,382 @@
+package inbox
+
+import (
+	"slices"
+	"time"
+
+	"usher/internal/clock"
+	"usher/internal/inbox/engine"
+	"usher/internal/lane"
+	"usher/internal/receiver"
+	"usher/internal/snapshot"
+	"usher/webhookgate"
+)
+
+// A turn is one run of a transaction: see writer.go.
+type turn struct {
+	lane.Turn
+	s   *Inbox
+	tx  engine.Tx
+	err error // why a statement failed in the midst of a decision
+
+	// What was read, beside the lanes.
+	known     map[webhookgate.LaneName]*snapshot.Stored // last snapshots
+	hooks     map[int64]*lane.Webhook                   // those that operations have named
+	copies    map[string]*lane.Webhook                  // invalid ones, by their digests
+	there     map[webhookgate.LaneName]bool             // lanes that exist, though somebody else may have locked them
+	damaged   map[webhookgate.LaneName]bool             // lanes that cannot be read
+	moved     int64                                     // 1: the last numbers were taken elsewhere
+	firstUsed map[string]int64                          // the room that is used, if this is the first transaction that counts it
+
+	// What is to be written, beside the lanes.
+	added    []*lane.Webhook
+	base     int64            // the last number before the new ones, once they are taken
+	taken    bool             // they are
+	accepted map[string]bool  // receivers that have accepted something
+	revive   map[string]int64 // receivers that are back: what began to fail after that time is due
+
+	claims []*claim
+	leases []*lane.Lease // given
+	ended  []*lane.Lease
+	later  []*op                       // somebody else has locked their lanes
+	failed map[*op]error               // why operations were not done
+	then   []func()                    // after the commit
+	counts int64                       // room.counts at the beginning
+	person bool                        // a person has changed something, who looks at the figures next
+	waits  map[*receiver.Receiver]bool // lanes are due that did not get a lease
+}
+
+func (s *Inbox) newTurn(tx engine.Tx) *turn {
+	t := &turn{
+		s: s, tx: tx,
+		known: make(map[webhookgate.LaneName]*snapshot.Stored), hooks: make(map[int64]*lane.Webhook),
+		copies: make(map[string]*lane.Webhook), damaged: make(map[webhookgate.LaneName]bool),
+		accepted: make(map[string]bool), revive: make(map[string]int64), failed: make(map[*op]error),
+		waits: make(map[*receiver.Receiver]bool), there: make(map[webhookgate.LaneName]bool),
+	}
+	t.Turn = lane.Turn{
+		Rules: &s.cfg.Rules, Owner: s.owner, Alone: !s.engine.Shared(),
+		AskedAt: time.Now(), Numbers: engine.Provisional,
+		Accepted: make(map[string]int64), Delivering: s.courier.delivering(),
+		Lanes: make(map[webhookgate.LaneName]*lane.Lane), AddedBytes: make(map[string]int64),
+	}
+	t.Used, t.counts = s.roomUsed()
+	return t
+}
+
+// Then says what to do once the transaction is committed.
+func (t *turn) Then(do func()) { t.then = append(t.then, do) }
+
+// ask asks the database something in the midst of a decision, and send sends what was queued.
+func (t *turn) ask(name string, each func(engine.Row) error, args ...any) {
+	t.tx.Queue(name, each, args...)
+	t.send()
+}
+
+func (t *turn) send() {
+	if t.err == nil {
+		t.err = t.tx.Send()
+	}
+}
+
+// load locks the lanes of operations, and reads what these name. That is one round trip, and one more if it claims.
+func (t *turn) load(ops []*op, claims []*claim) error {
+	all := make(map[webhookgate.LaneName]int64)
+	made, optional, snapshots := make(map[webhookgate.LaneName]bool), make(map[webhookgate.LaneName]bool), make(map[webhookgate.LaneName]bool)
+	var hooks []int64
+	var digests [][]byte
+	outcomes, numbers := false, int64(0)
+	for _, o := range ops {
+		for _, name := range o.lanes {
+			if all[name] = max(all[name], 0); o.lease != nil {
+				all[name], outcomes = o.lease.Webhook.ID, true
+			}
+			made[name] = made[name] || o.makes
+			optional[name] = optional[name] || o.optional
+			snapshots[name] = snapshots[name] || o.snapshots
+		}
+		hooks, digests = append(hooks, o.hooks...), append(digests, o.digests...)
+		if numbers += int64(max(1, len(o.lanes))); o.numbered {
+			t.taken = true
+		}
+	}
+	t.tx.Now(&t.Now)
+	t.tx.Queue("moved", func(r engine.Row) error { return r.Scan(&t.moved) })
+	t.queueLanes("lane_add", nil, lanesOf(made))
+	names := lane.SortedNames(all)
+	t.queueLanes("lane_lock", t.addLane, names)
+	t.queueLanes("lanes_there", func(r engine.Row) error {
+		var name webhookgate.LaneName
+		err := r.Scan(&name.Tenant, &name.Platform, &name.Type)
+		t.there[name] = true
+		return err
+	}, lanesOf(optional))
+	t.queueFirst(names, func(name webhookgate.LaneName) (except int64) { return all[name] })
+	t.queueLanes("lane_open", t.addOpen, names)
+	t.queueSnapshots(lanesOf(snapshots))
+	if len(hooks) > 0 {
+		slices.Sort(hooks)
+		t.tx.Queue("webhooks", t.addHook, slices.Compact(hooks))
+	}
+	if len(digests) > 0 {
+		t.tx.Queue("invalid_copies", func(r engine.Row) error {
+			w, err := scanBare(r)
+			if err == nil {
+				t.copies[string(w.Digest)] = w
+			}
+			return err
+		}, digests)
+	}
+	if outcomes {
+		t.tx.Queue("receivers", func(r engine.Row) error {
+			var name string
+			var at int64
+			err := r.Scan(&name, &at)
+			t.Accepted[name] = at
+			return err
+		})
+	}
+	if t.Used == nil {
+		t.firstUsed = make(map[string]int64)
+		t.Used = t.firstUsed
+		t.tx.Queue("bytes_used", func(r engine.Row) error {
+			var name string
+			var bytes int64
+			err := r.Scan(&name, &bytes)
+			t.Used[name] = bytes
+			return err
+		})
+	}
+	t.queueClaims(claims)
+	if err := t.tx.Send(); err != nil {
+		return err
+	}
+	t.Now = t.s.applyOffset(t.Now)
+	t.s.observeClock(t.Now, t.AskedAt) // before anything is decided: this very reading may show that the clock has jumped
+	t.MayTakeOver = t.s.clock.mayTakeOver(t.LongestLease())
+	t.handOver()
+	if t.taken {
+		t.takeNumbers(numbers)
+		if err := t.tx.Send(); err != nil {
+			return err
+		}
+		t.Numbers = t.base
+	}
+	return t.readClaimed()
+}
+
+// lanesOf returns the names of those that are true.
+func lanesOf(all map[webhookgate.LaneName]bool) []webhookgate.LaneName {
+	return slices.DeleteFunc(lane.SortedNames(all), func(name webhookgate.LaneName) bool { return !all[name] })
+}
+
+// queueLanes queues a statement for lanes.
+func (t *turn) queueLanes(statement string, each func(engine.Row) error, names []webhookgate.LaneName) {
+	if len(names) > 0 {
+		tenants, platforms, types := laneColumns(names)
+		t.tx.Queue(statement, each, tenants, platforms, types)
+	}
+}
+
+func (t *turn) addLane(r engine.Row) error {
+	l, err := scanLane(r)
+	if err == nil {
+		if t.Lanes[l.LaneName] == nil {
+			t.Add(l)
+		}
+	} else {
+		t.damaged[l.LaneName] = true
+		t.s.noteUnreadable(l.LaneName)
+	}
+	return err
+}
+
+// maxReadAhead is the size up to which a content is read together with its lease. A larger one is read when it is sent.
+const maxReadAhead = 64 << 10
+
+// queueFirst reads the first waiting webhooks of lanes, so that the next ones can be leased at once.
+func (t *turn) queueFirst(names []webhookgate.LaneName, except func(webhookgate.LaneName) int64) {
+	queueFirst(t.tx, names, except, maxReadAhead, func(w *lane.Webhook, err error) {
+		switch l := t.Lanes[w.LaneName]; {
+		case err != nil:
+			t.s.noteUnreadable(w.LaneName)
+		case l != nil:
+			l.LoadFirst(w, except(w.LaneName))
+		}
+	})
+}
+
+// queueFirst reads the first waiting webhooks of lanes beside some, with contents up to a size.
+func queueFirst(tx engine.Tx, names []webhookgate.LaneName, except func(webhookgate.LaneName) int64, size int64, each func(*lane.Webhook, error)) {
+	if len(names) == 0 {
+		return
+	}
+	excepts, sizes := make([]int64, len(names)), make([]int64, len(names))
+	for i, name := range names {
+		excepts[i], sizes[i] = except(name), size
+	}
+	tenants, platforms, types := laneColumns(names)
+	tx.Queue("lane_first", func(r engine.Row) error {
+		w, err := scanWhole(r)
+		each(w, err)
+		return err
+	}, tenants, platforms, types, excepts, sizes)
+}
+
+func (t *turn) addOpen(r engine.Row) error {
+	w, err := scanBare(r)
+	if l := t.Lanes[w.LaneName]; err == nil && l != nil {
+		l.Load(w)
+	}
+	return err
+}
+
+func (t *turn) addHook(r engine.Row) error {
+	w, err := scanWhole(r)
+	if err == nil {
+		t.hooks[w.ID] = w
+	}
+	return err
+}
+
+// queueSnapshots queues the reading of tenants' last snapshots.
+func (t *turn) queueSnapshots(names []webhookgate.LaneName) {
+	if len(names) == 0 {
+		return
+	}
+	tenants, platforms, _ := laneColumns(names)
+	t.tx.Queue("snapshots_of", func(r engine.Row) error {
+		s, err := scanSnapshot(r)
+		t.known[webhookgate.LaneName{Platform: s.Platform, Tenant: s.Tenant}] = &s
+		return err
+	}, tenants, platforms)
+}
+
+// handOver gives the lanes the webhooks that were read besides.
+func (t *turn) handOver() {
+	for id, w := range t.hooks {
+		if l := t.Lanes[w.LaneName]; l != nil {
+			t.hooks[id] = l.Load(w)
+		}
+	}
+	for digest, w := range t.copies {
+		if l := t.Lanes[w.LaneName]; l != nil {
+			t.copies[digest] = l.Load(w)
+		}
+	}
+}
+
+// decide runs the operations whose lanes are here.
+func (t *turn) decide(ops []*op) error {
+	for _, o := range ops {
+		missing := func(name webhookgate.LaneName) bool { return t.Lanes[name] == nil && (!o.optional || t.there[name]) }
+		if n := slices.IndexFunc(o.lanes, missing); n >= 0 && t.damaged[o.lanes[n]] {
+			t.failed[o] = errUnreadable
+			continue
+		} else if n >= 0 {
+			t.later = append(t.later, o)
+			continue
+		}
+		if err := o.run(t); err != nil {
+			t.failed[o] = err
+		}
+		if t.err != nil {
+			return t.err
+		}
+	}
+	return nil
+}
+
+// takeNumbers takes so many numbers. If the database is another one than where the last were taken, an era begins.
+func (t *turn) takeNumbers(count int64) {
+	t.taken = true
+	t.tx.Queue("numbers", func(r engine.Row) error { return r.Scan(&t.base) }, count)
+	if t.moved == 1 {
+		t.tx.Queue("era_add", nil, newToken())
+		t.tx.Queue("era_home", nil)
+	}
+}
+
+// number returns a number of this turn as it is once that is written.
+func (t *turn) number(n int64) int64 {
+	if n > engine.Provisional {
+		n += t.base - engine.Provisional
+	}
+	return n
+}
+
+// save queues the statements that write what the lanes remember.
+func (t *turn) save() {
+	c := t.Changes()
+	if count := t.Numbers - engine.Provisional; count > 0 && !t.taken {
+		t.takeNumbers(count)
+	}
+	for _, l := range c.Erased {
+		t.tx.Scrub()
+		t.tx.Queue("erase_content", nil, l.Tenant, l.Platform)
+		t.tx.Queue("erase_webhooks", nil, l.Tenant, l.Platform)
+	}
+	queueRows(t.tx, "webhook_add", c.Added, webhookColumns)
+	queueRows(t.tx, "content_add", c.Added, func(w *lane.Webhook) []any { return []any{w.ID, encodeHeader(w.Header), w.Body} })
+	queueRows(t.tx, "webhook_save", c.Changed, webhookChanges)
+	queueRows(t.tx, "snapshot_save", c.Snapshots, snapshotColumns)
+	queueRows(t.tx, "lane_save", c.Lanes, laneRow)
+	for _, rc := range t.s.cfg.Receivers.All() {
+		if t.accepted[rc.Name] {
+			t.tx.Queue("receiver_save", nil, []string{rc.Name}, []int64{t.Now})
+		}
+		if since, back := t.revive[rc.Name]; back {
+			t.tx.Queue("lane_revive", nil, rc.Name, since, t.Now)
+		}
+	}
+	if t.s.health.unproven() && !t.s.cfg.ReadOnly { // the operations may write nothing
+		t.tx.Queue("touch", nil)
+	}
+	t.added = c.Added
+}
+
+// noteAccepted notes that a receiver has accepted something. If it is the first after a while, lanes that have failed
+// since are due.
+func (t *turn) noteAccepted(receiver string) {
+	before := t.Accepted[receiver]
+	since := time.Duration(t.Now-before) * time.Microsecond
+	if since < acceptedEvery && since >= 0 {
+		return
+	}
+	if since >= backAfter || since < 0 {
+		t.revive[receiver] = before
+	}
+	t.accepted[receiver], t.Accepted[receiver] = true, t.Now
+}
+
+// acceptedEvery is how often an acceptance is stored at most.
+const acceptedEvery = time.Second / 10
+
+// backAfter is after how long without one the first success makes due what has failed.
+const backAfter = 5 * time.Second
+
+// end is called when the transaction is committed.
+func (t *turn) end(ops []*op) {
+	for _, w := range t.added {
+		w.ID, w.Rank = t.number(w.ID), t.number(w.Rank)
+	}
+	t.s.countChange(t)
+	if t.taken {
+		t.s.feed.committed()
+	}
+	for _, do := range t.then {
+		do()
+	}
+	t.s.courier.take(t)
+	for _, o := range t.later {
+		o.waited = true
+	}
+	for _, o := range ops {
+		if !slices.Contains(t.later, o) {
+			o.done(t.failed[o])
+		}
+	}
+}
+
+// after is a time of the database so long after the turn's.
+func (t *turn) after(d time.Duration) int64 { return t.Now + clock.Micros(d) }
