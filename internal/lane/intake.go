@@ -32,8 +32,7 @@ func (l *Lane) Receive(in *Incoming) (Answer, error) {
 	if original == "" || in.Accepting != nil {
 		return l.takeIn(in, l.t.StoreUnclaimed && in.To == nil)
 	}
-	l.stamp()
-	l.supersedeInvalid(in)
+	l.supersedeInvalid(in.Type, l.stamp())
 	return Answer{DuplicateOf: original}, nil
 }
 
@@ -92,8 +91,10 @@ func (l *Lane) takeIn(in *Incoming, store bool) (Answer, error) {
 		l.clearBackoff()
 		l.release(l.t.Now)
 	}
-	if in.Snapshot {
-		l.supersedeInvalid(in)
+	if in.Accepting != nil && in.Snapshot { // those that came after it are newer
+		l.supersedeInvalid(in.Type, in.Accepting.Rank)
+	} else if in.Snapshot {
+		l.supersedeInvalid(in.Type, w.ID)
 	}
 	if in.Accepting != nil {
 		l.move(in.Accepting, state.Replaced, fmt.Sprint("taken in as ", w.ID))

@@ -15,6 +15,14 @@ import (
 	"usher/webhookgate"
 )
 
+const (
+	// MinBackoff is the time until the second try. It doubles with each failed try, up to MaxBackoff.
+	MinBackoff = time.Second
+	MaxBackoff = 5 * time.Minute
+	// MaxRetryAfter bounds a receiver's Retry-After.
+	MaxRetryAfter = time.Hour
+)
+
 // A Lane is the queue of one tenant on one platform. What is exported is its row in the table lane.
 type Lane struct {
 	webhookgate.LaneName
@@ -208,22 +216,6 @@ func (l *Lane) release(from int64) {
 // which is about all webhooks, stays.
 func (l *Lane) clearBackoff() { l.Failures, l.NotBefore, l.changed = 0, 0, true }
 
-// setReceiver notes which receiver takes the lane's webhooks, unless somebody is delivering one. What another one holds,
-// has failed to do, or has asked for, does not count any more.
-func (l *Lane) setReceiver(rc *receiver.Receiver) {
-	if ReceiverName(rc) == l.ReceiverName || l.leased() {
-		return
-	}
-	l.t.AddedBytes[l.ReceiverName] -= l.Bytes
-	l.ReceiverName, l.FailingSince, l.changed = ReceiverName(rc), 0, true
-	l.t.AddedBytes[l.ReceiverName] += l.Bytes
-	if l.HeldAt != 0 {
-		l.HeldAt, l.TailDigest = 0, nil
-	}
-	l.clearBackoff()
-	l.release(l.t.Now)
-}
-
 // ReceiverName returns a receiver's name; empty: there is no receiver.
 func ReceiverName(rc *receiver.Receiver) string {
 	if rc == nil {
@@ -277,6 +269,12 @@ type Rules struct {
 
 	// Jitter shortens a backoff to between half and all of its length. Nil: by chance.
 	Jitter func(time.Duration) time.Duration
+}
+
+// A LeaseKey is which lease it is: the lane counts its leases.
+type LeaseKey struct {
+	LaneName webhookgate.LaneName
+	Token    int64
 }
 
 // Time is the database's time.

@@ -26,12 +26,6 @@ type Lease struct {
 	beginsBy   time.Time
 }
 
-// A LeaseKey is which lease it is: the lane counts its leases.
-type LeaseKey struct {
-	LaneName webhookgate.LaneName
-	Token    int64
-}
-
 // Key returns which lease it is.
 func (lease *Lease) Key() LeaseKey { return LeaseKey{lease.LaneName, lease.Token} }
 
@@ -77,6 +71,22 @@ func (r *Rules) leaseExtra() time.Duration {
 		return r.LeaseExtra
 	}
 	return defaultLeaseExtra
+}
+
+// setReceiver notes which receiver takes the lane's webhooks, unless somebody is delivering one. What another one holds,
+// has failed to do, or has asked for, does not count any more.
+func (l *Lane) setReceiver(rc *receiver.Receiver) {
+	if ReceiverName(rc) == l.ReceiverName || l.leased() {
+		return
+	}
+	l.t.AddedBytes[l.ReceiverName] -= l.Bytes
+	l.ReceiverName, l.FailingSince, l.changed = ReceiverName(rc), 0, true
+	l.t.AddedBytes[l.ReceiverName] += l.Bytes
+	if l.HeldAt != 0 {
+		l.HeldAt, l.TailDigest = 0, nil
+	}
+	l.clearBackoff()
+	l.release(l.t.Now)
 }
 
 // Ready says whether the lane may be delivered now to the receiver that the settings say; if they say another one than

@@ -30,14 +30,6 @@ type AfterTry struct {
 	LaneDue   time.Time // after a failed try: when the lane is tried again
 }
 
-const (
-	// MinBackoff is the time until the second try. It doubles with each failed try, up to MaxBackoff.
-	MinBackoff = time.Second
-	MaxBackoff = 5 * time.Minute
-	// MaxRetryAfter bounds a receiver's Retry-After.
-	MaxRetryAfter = time.Hour
-)
-
 // EndTry is for what came of a lease: usually a try. It moves the webhook into its next state, and ends the lease.
 func (l *Lane) EndTry(o *Outcome) (after AfterTry) {
 	if !l.owns(o.Lease) {

@@ -5,14 +5,11 @@ import "usher/internal/lane/state"
 // supersededWhy is the reason of every webhook that is superseded by another one that was taken in.
 const supersededWhy = "a newer snapshot of the tenant has taken its place"
 
-// supersedeInvalid supersedes the tenant's invalid webhooks: this snapshot, or its copy, is newer and complete. It leaves
-// alone events of other types, whose content no snapshot has. If this webhook is an invalid one that somebody has
-// accepted, it only supersedes those that were last received before it.
-func (l *Lane) supersedeInvalid(in *Incoming) {
+// supersedeInvalid supersedes the tenant's invalid webhooks that were last received before a number: a snapshot of this type,
+// or its copy, is newer and complete. It leaves alone events of other types, whose content no snapshot has.
+func (l *Lane) supersedeInvalid(kind string, before int64) {
 	for _, old := range l.webhooks {
-		sameType := old.Type == in.Type || old.Type == ""
-		isOlder := in.Accepting == nil || old.Rank < in.Accepting.Rank
-		if old.State == state.Invalid && sameType && isOlder {
+		if old.State == state.Invalid && (old.Type == kind || old.Type == "") && old.Rank < before {
 			l.move(old, state.Superseded, "a newer snapshot of the tenant was taken in")
 		}
 	}
