@@ -2,10 +2,12 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
+	"usher/internal/lane"
 )
 
 // An Action is something that a person asked for. It has one entry, however many webhooks it touches. The transaction
@@ -36,14 +38,48 @@ func (a *Action) note(t *turn, touched int) {
 	t.Then(func() { *a = n })
 }
 
+// actionPatience is how long a person waits for an action, which may have to wait for a delivery.
+const actionPatience = 20 * time.Second
+
+// act runs an action of a person. does also returns how many webhooks it has touched. If its webhook is being delivered
+// (ErrBusy), act waits for the outcome and tries again.
+func act[T any](q *queue, o op, by *Action, does func(*turn) (T, int, error)) (result T, err error) {
+	ctx, cancel := context.WithTimeout(q.run, actionPatience)
+	defer cancel()
+	for busy, pause := false, 20*time.Millisecond; ; busy, pause = true, min(2*pause, 320*time.Millisecond) {
+		result, err = do(ctx, q, o, func(t *turn) (T, error) {
+			result, touched, err := does(t)
+			if errors.Is(err, lane.ErrBusy) {
+				return result, err // the lane may have noted that somebody waits
+			}
+			if err == nil {
+				by.note(t, touched)
+				t.person = true
+			}
+			return result, err
+		})
+		switch {
+		case busy && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return result, lane.ErrBusy
+		case !errors.Is(err, lane.ErrBusy):
+			return result, err
+		}
+		select {
+		case <-ctx.Done():
+			return result, lane.ErrBusy
+		case <-time.After(pause):
+		}
+	}
+}
+
 // Note writes the entry of an action that is no transaction, or counts there how many webhooks it has touched.
-func (s *Inbox) Note(a *Action, touched int) error {
+func (s *queue) Note(a *Action, touched int) error {
 	_, err := act(s, op{}, a, func(t *turn) (struct{}, int, error) { return struct{}{}, touched, nil })
 	return err
 }
 
 // Actions returns the last actions with an id below before, newest first. Zero: there is no such bound.
-func (s *Inbox) Actions(ctx context.Context, before int64, most int) ([]Action, error) {
+func (s *store) Actions(ctx context.Context, before int64, most int) ([]Action, error) {
 	if before == 0 {
 		before = clock.Never
 	}

@@ -34,7 +34,7 @@ const catchUpTurn = 2 * time.Minute
 var ErrCatchUpElsewhere = errors.New("another replica reads the webhook log")
 
 // BeginCatchUp begins a run. Read the log after that.
-func (s *Inbox) BeginCatchUp(ctx context.Context) (*CatchUpRun, error) {
+func (s *queue) BeginCatchUp(ctx context.Context) (*CatchUpRun, error) {
 	r, err := do(ctx, s, op{numbered: true}, func(t *turn) (*CatchUpRun, error) {
 		r := &CatchUpRun{LogRun: lane.LogRun{Mark: t.NewNumber(), Began: t.Time()}}
 		err := error(ErrCatchUpElsewhere)
@@ -69,7 +69,7 @@ type CaughtUp struct {
 }
 
 // CatchUp decides on webhooks of the log, in one transaction.
-func (s *Inbox) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook) ([]CaughtUp, error) {
+func (s *queue) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook) ([]CaughtUp, error) {
 	done := make([]CaughtUp, len(all))
 	if s.engine.Full() != nil { // the last room is for outcomes
 		for n := range done {
@@ -120,7 +120,7 @@ func (s *Inbox) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook)
 }
 
 // AbandonCatchUp says that a run has failed: another one may begin.
-func (s *Inbox) AbandonCatchUp() {
+func (s *queue) AbandonCatchUp() {
 	_, _ = do(s.run, s, op{}, func(t *turn) (struct{}, error) {
 		t.tx.Queue("catch_up_go_on", nil, int64(0))
 		return struct{}{}, nil
@@ -128,7 +128,7 @@ func (s *Inbox) AbandonCatchUp() {
 }
 
 // recordLogged stores a webhook of the log that usher cannot take in, unless it is stored as invalid.
-func (s *Inbox) recordLogged(ctx context.Context, header http.Header, body []byte, faults []content.Fault) {
+func (s *queue) recordLogged(ctx context.Context, header http.Header, body []byte, faults []content.Fault) {
 	w := webhookgate.Webhook{
 		ID: webhookgate.NewID(), Type: content.TenantProvisioningChange, Snapshot: true,
 		Header: header, Body: body, Digest: sha256.Sum256(body), Received: time.Now(),
@@ -146,7 +146,7 @@ func (s *Inbox) recordLogged(ctx context.Context, header http.Header, body []byt
 
 // EndCatchUp says that the log was read completely: its newest event, and the oldest one that was left; zero: none was.
 // settled: nothing differs any more, so that nothing is missed that came before the run.
-func (s *Inbox) EndCatchUp(ctx context.Context, r *CatchUpRun, newest, left time.Time, settled bool) error {
+func (s *queue) EndCatchUp(ctx context.Context, r *CatchUpRun, newest, left time.Time, settled bool) error {
 	if newest.Before(r.Newest) {
 		newest = r.Newest
 	}

@@ -331,14 +331,14 @@ func TestChangesThousandWait(t *testing.T) {
 // Those who ask for the same page at the same time share a read that begins after they have asked.
 func TestChangesReadsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, reads := newFeed(), int64(0)
+		f, reads := newFeed(nil), int64(0)
 		read := func(context.Context) (*snapshot.Changes, error) {
 			n := atomic.AddInt64(&reads, 1)
 			time.Sleep(time.Second)
 			return &snapshot.Changes{Cursor: fmt.Sprint(n)}, nil
 		}
 		ask := func(after string) {
-			page, err := f.read(t.Context(), pageKey{limit: 10}, read)
+			page, err := f.readShared(t.Context(), pageKey{limit: 10}, read)
 			if check(t, err); page.Cursor <= after {
 				t.Errorf("read %s began before it asked", page.Cursor)
 			}

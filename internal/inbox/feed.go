@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"regexp"
 	"strconv"
 	"strings"
@@ -65,9 +64,6 @@ func (c cursor) String() string {
 	return strings.Join(parts, "-")
 }
 
-// newToken returns the token of a new era.
-func newToken() int64 { return rand.Int64() }
-
 // queueKnown queues the question whether this inbox has all that a mark has seen.
 func (m mark) queueKnown(tx engine.Tx, known *bool) {
 	*known = false
@@ -86,6 +82,7 @@ func queueLine(tx engine.Tx, last *mark) {
 
 // A feed is who waits for changes.
 type feed struct {
+	*queue
 	ended chan struct{} // closed when nobody should wait any more
 	end   sync.Once
 
@@ -99,8 +96,9 @@ type feed struct {
 	reading chan struct{} // has an element for each read that is under way
 }
 
-func newFeed() feed {
-	return feed{
+func newFeed(q *queue) *feed {
+	return &feed{
+		queue:   q,
 		ended:   make(chan struct{}),
 		wake:    make(chan struct{}),
 		reads:   make(map[pageKey]*sharedRead),
@@ -150,8 +148,8 @@ type sharedRead struct {
 	err  error
 }
 
-// read reads together with those who ask for the same page.
-func (f *feed) read(ctx context.Context, key pageKey, read func(context.Context) (*snapshot.Changes, error)) (*snapshot.Changes, error) {
+// readShared reads together with those who ask for the same page.
+func (f *feed) readShared(ctx context.Context, key pageKey, read func(context.Context) (*snapshot.Changes, error)) (*snapshot.Changes, error) {
 	f.mu.Lock()
 	r := f.reads[key]
 	if r == nil {
@@ -179,14 +177,14 @@ func (f *feed) read(ctx context.Context, key pageKey, read func(context.Context)
 }
 
 // ChangesWaiting is how many callers wait for changes.
-func (s *Inbox) ChangesWaiting() int { _, _, n := s.feed.now(); return n }
+func (f *feed) ChangesWaiting() int { _, _, n := f.now(); return n }
 
 // EndWaiting answers all who wait for changes, and lets nobody wait any more: usher ends.
-func (s *Inbox) EndWaiting() { s.feed.end.Do(func() { close(s.feed.ended) }) }
+func (f *feed) EndWaiting() { f.end.Do(func() { close(f.ended) }) }
 
 // Changes returns what has changed after a cursor or, if that is empty, all tenants. While there is nothing, it waits so
 // long.
-func (s *Inbox) Changes(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error) {
+func (f *feed) Changes(ctx context.Context, after string, limit int, wait time.Duration) (*snapshot.Changes, error) {
 	key := pageKey{begins: after == "", limit: limit}
 	if !key.begins {
 		var err error
@@ -196,26 +194,26 @@ func (s *Inbox) Changes(ctx context.Context, after string, limit int, wait time.
 	}
 	until := time.After(wait)
 	for waits := false; ; {
-		wake, commits, _ := s.feed.now()
+		wake, commits, _ := f.now()
 		if waits {
 			key.commits = commits
 		}
-		p, err := s.feed.read(ctx, key, func(ctx context.Context) (*snapshot.Changes, error) { return s.readChanges(ctx, key) })
+		p, err := f.readShared(ctx, key, func(ctx context.Context) (*snapshot.Changes, error) { return f.readChanges(ctx, key) })
 		if err != nil || len(p.All) > 0 || wait <= 0 {
 			return p, err
 		}
 		if !waits {
-			if err := s.feed.join(1); err != nil {
+			if err := f.join(1); err != nil {
 				return nil, err
 			}
-			defer s.feed.join(-1)
+			defer f.join(-1)
 			waits = true
 		}
 		select {
 		case <-wake:
 		case <-until:
 			return p, nil
-		case <-s.feed.ended:
+		case <-f.ended:
 			return p, nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -226,21 +224,21 @@ func (s *Inbox) Changes(ctx context.Context, after string, limit int, wait time.
 // readChanges reads one page. If the inbox does not know the cursor, it makes sure that this is the inbox: a primary
 // that has been replaced, and that nobody has stopped, does not have the newest eras either, but its transactions
 // cannot be committed any more.
-func (s *Inbox) readChanges(ctx context.Context, key pageKey) (*snapshot.Changes, error) {
-	p, err := s.changesPage(ctx, key)
-	if errors.Is(err, snapshot.ErrCursorUnknown) && s.engine.Shared() {
-		if err = s.tryWrite(ctx); err == nil {
-			p, err = s.changesPage(ctx, key)
+func (f *feed) readChanges(ctx context.Context, key pageKey) (*snapshot.Changes, error) {
+	p, err := f.changesPage(ctx, key)
+	if errors.Is(err, snapshot.ErrCursorUnknown) && f.engine.Shared() {
+		if err = f.tryWrite(ctx); err == nil {
+			p, err = f.changesPage(ctx, key)
 		}
 	}
 	return p, err
 }
 
-func (s *Inbox) changesPage(ctx context.Context, key pageKey) (*snapshot.Changes, error) {
+func (f *feed) changesPage(ctx context.Context, key pageKey) (*snapshot.Changes, error) {
 	p, next := &snapshot.Changes{All: []snapshot.Change{}}, key.cursor
 	var last mark
 	known, found := key.begins, 0
-	err := s.browse(ctx, func(tx engine.Tx) error {
+	err := f.browse(ctx, func(tx engine.Tx) error {
 		queueLine(tx, &last)
 		if !key.begins {
 			key.queueKnown(tx, &known)
@@ -277,10 +275,10 @@ func (s *Inbox) changesPage(ctx context.Context, key pageKey) (*snapshot.Changes
 }
 
 // tryWrite commits a transaction that standbys have to confirm.
-func (s *Inbox) tryWrite(ctx context.Context) error {
+func (f *feed) tryWrite(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	_, err := do(ctx, s, op{}, func(t *turn) (struct{}, error) {
+	_, err := do(ctx, f.queue, op{}, func(t *turn) (struct{}, error) {
 		t.tx.Queue("confirm", nil)
 		return struct{}{}, nil
 	})
@@ -288,22 +286,22 @@ func (s *Inbox) tryWrite(ctx context.Context) error {
 }
 
 // watch notices what other replicas have committed, while somebody waits.
-func (s *Inbox) watch() {
-	for s.run.Err() == nil {
-		if _, _, waiting := s.feed.now(); waiting > 0 {
+func (f *feed) watch() {
+	for f.run.Err() == nil {
+		if _, _, waiting := f.now(); waiting > 0 {
 			var last mark
-			err := s.read(s.run, func(tx engine.Tx) error {
+			err := f.read(f.run, func(tx engine.Tx) error {
 				queueLine(tx, &last)
 				return tx.Send()
 			})
-			if err == nil && last != s.feed.last {
-				s.feed.last = last
-				s.feed.committed()
+			if err == nil && last != f.last {
+				f.last = last
+				f.committed()
 			}
 		}
 		select {
 		case <-time.After(watchEvery):
-		case <-s.run.Done():
+		case <-f.run.Done():
 		}
 	}
 }

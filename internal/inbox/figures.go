@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"usher/internal/clock"
@@ -80,6 +81,27 @@ func (c *counted) good(changes int64) bool {
 	return time.Now().Before(c.until) && (c.err != nil || c.changes >= changes)
 }
 
+// figures are the last ones, for all who ask.
+type figures struct {
+	*pauses
+	*missing
+	countNow chan struct{} // to runCounter: somebody has found the figures too old
+
+	mu      sync.Mutex // guards what follows
+	counted *counted
+	changes int64 // how often this process has changed something that must show in them at once
+	room    room
+	heldUp  []HeldUp // the last that usher has read
+}
+
+func newFigures(p *pauses) *figures {
+	return &figures{
+		pauses: p, missing: new(missing), countNow: make(chan struct{}, 1),
+		counted: &counted{next: make(chan struct{})},
+		room:    room{everAdded: make(map[string]int64), refused: make(map[string]int64)},
+	}
+}
+
 const (
 	// After countPatience nobody waits for a count: a database that hangs must not keep each page waiting.
 	countPatience = 2 * time.Second
@@ -92,14 +114,14 @@ const (
 var errCounting = errors.New("counting takes long")
 
 // publish has others take the place of the last figures. s.mu is locked.
-func (s *Inbox) publish(c counted) {
+func (s *figures) publish(c counted) {
 	close(s.counted.next)
 	c.next = make(chan struct{})
 	s.counted = &c
 }
 
 // changed has a change of this process's show in the figures at once.
-func (s *Inbox) changed() {
+func (s *figures) changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changes++
@@ -107,7 +129,7 @@ func (s *Inbox) changed() {
 
 // count returns figures that have seen all that this process has changed. With an error they are the last ones that
 // could be counted.
-func (s *Inbox) count(ctx context.Context) (*counted, error) {
+func (s *figures) count(ctx context.Context) (*counted, error) {
 	c, changes := s.lastCount()
 	for !c.good(changes) {
 		select {
@@ -124,14 +146,14 @@ func (s *Inbox) count(ctx context.Context) (*counted, error) {
 	return c, c.err
 }
 
-func (s *Inbox) lastCount() (c *counted, changes int64) {
+func (s *figures) lastCount() (c *counted, changes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counted, s.changes
 }
 
 // runCounter counts whenever somebody has found the figures too old.
-func (s *Inbox) runCounter() {
+func (s *figures) runCounter() {
 	for {
 		select {
 		case <-s.countNow:
@@ -156,7 +178,7 @@ func (s *Inbox) runCounter() {
 
 // countFailed keeps the last figures, and nobody counts for some time. With last: only if they still are the last
 // ones, and there are any.
-func (s *Inbox) countFailed(last *counted, err error, pause time.Duration) {
+func (s *figures) countFailed(last *counted, err error, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if last == nil || last == s.counted && !last.At.IsZero() {
@@ -169,13 +191,13 @@ func (s *Inbox) countFailed(last *counted, err error, pause time.Duration) {
 // Stats returns figures. Changes of this process show at once, changes of other replicas within a second. If there is
 // much to count, both may be late by twenty times as long as counting takes, except that what a person has changed
 // here shows at once.
-func (s *Inbox) Stats() Stats {
+func (s *figures) Stats() Stats {
 	ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
 	defer cancel()
 	return s.stats(ctx)
 }
 
-func (s *Inbox) stats(ctx context.Context) Stats {
+func (s *figures) stats(ctx context.Context) Stats {
 	inMemory := s.missedInMemory()
 	starting := s.cfg.GateUp != nil && !s.asked.Load() // before the count, which has what was found
 	c, err := s.count(ctx)
@@ -235,7 +257,7 @@ func ageOf(now, since int64) time.Duration {
 }
 
 // recount counts.
-func (s *Inbox) recount(ctx context.Context) error {
+func (s *figures) recount(ctx context.Context) error {
 	began := time.Now()
 	s.mu.Lock()
 	before, changes := maps.Clone(s.room.everAdded), s.changes
@@ -317,41 +339,34 @@ type room struct {
 }
 
 // roomUsed returns how many bytes each receiver uses; nil: the transaction has to count that.
-func (s *Inbox) roomUsed() (used map[string]int64, counts int64) {
+func (s *figures) roomUsed() (used map[string]int64, counts int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.room.used), s.room.counts
 }
 
-// noteRoom notes an error that says that a receiver has no room.
-func (t *turn) noteRoom(err error) {
-	if full, ok := errors.AsType[*lane.NoRoom](err); ok {
-		t.s.mu.Lock()
-		defer t.s.mu.Unlock()
-		t.s.room.refused[full.Receiver] = full.Size
-	}
-}
-
-// countChange has a committed transaction show in the figures, before callers get their answers.
-func (s *Inbox) countChange(t *turn) {
-	if t.HasFinished {
-		s.sweepSoon.Store(true)
-	}
-	if t.HasInvalid {
-		s.sweepInvalidSoon.Store(true)
-	}
+// noteRefused notes that there was no room for a webhook.
+func (s *figures) noteRefused(full *lane.NoRoom) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.counted; t.person || f.Pending+f.Parked+f.Tenants <= s.cfg.Limits.AlwaysCounted {
+	s.room.refused[full.Receiver] = full.Size
+}
+
+// countChange has a committed transaction show in the figures, before callers get their answers. counts is how often
+// had been counted when it began; first is the room that was used, if it has counted that itself.
+func (s *figures) countChange(person bool, counts int64, first, added map[string]int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.counted; person || f.Pending+f.Parked+f.Tenants <= s.cfg.Limits.AlwaysCounted {
 		s.changes++
 	}
 	if s.room.used == nil {
-		s.room.used, s.room.counts = t.firstUsed, 1
-		t.counts = 1
+		s.room.used, s.room.counts = first, 1
+		counts = 1
 	}
-	for name, bytes := range t.AddedBytes {
+	for name, bytes := range added {
 		s.room.everAdded[name] += max(0, bytes)
-		if s.room.counts == t.counts || bytes > 0 { // else a count may have seen already that there are less
+		if s.room.counts == counts || bytes > 0 { // else a count may have seen already that there are less
 			s.room.used[name] += bytes
 		}
 	}
@@ -371,7 +386,7 @@ func (h *HeldUp) Answer() string { return h.Tried[len(h.Tried)-1].Words() }
 
 // HeldUp returns the lanes that are held up, the one that waits longest first. In an outage they are those that were
 // last known.
-func (s *Inbox) HeldUp() []HeldUp {
+func (s *figures) HeldUp() []HeldUp {
 	s.mu.Lock()
 	all, old := s.heldUp, s.counted.err != nil && time.Now().Before(s.counted.until)
 	s.mu.Unlock()
@@ -390,7 +405,7 @@ func (s *Inbox) HeldUp() []HeldUp {
 	return slices.Clone(now)
 }
 
-func (s *Inbox) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
+func (s *figures) readHeldUp(ctx context.Context) (all []HeldUp, err error) {
 	counted, _ := s.lastCount()
 	err = s.read(ctx, func(tx engine.Tx) error {
 		lanes := make(map[webhookgate.LaneName]*lane.Lane)

@@ -60,7 +60,7 @@ const (
 // Found notes what is wrong now. before is what this process has noted while the inbox could not be written. With ends,
 // what nobody has found for a while is over; with says, what is due to be said is given to this process: call Told
 // once it is posted. Found returns all that is wrong now, on all replicas.
-func (s *Inbox) Found(before, found []Trouble, ends, says bool) (now, say []Trouble, err error) {
+func (s *queue) Found(before, found []Trouble, ends, says bool) (now, say []Trouble, err error) {
 	ctx, cancel := context.WithTimeout(s.run, historyPatience)
 	defer cancel()
 	type answer struct{ now, say []Trouble }
@@ -93,7 +93,7 @@ func (s *Inbox) Found(before, found []Trouble, ends, says bool) (now, say []Trou
 const maxMicros = 1 << 62
 
 // Told notes that these were posted.
-func (s *Inbox) Told(said []Trouble) error {
+func (s *queue) Told(said []Trouble) error {
 	ctx, cancel := context.WithTimeout(s.run, historyPatience)
 	defer cancel()
 	_, err := do(ctx, s, op{}, func(t *turn) (_ struct{}, _ error) {
@@ -115,7 +115,7 @@ func (t *Trouble) Says() int {
 }
 
 // Troubles returns what has ended since a time, what ended last first, and what is not over.
-func (s *Inbox) Troubles(ctx context.Context, since time.Time) (all []Trouble, err error) {
+func (s *store) Troubles(ctx context.Context, since time.Time) (all []Trouble, err error) {
 	ctx, cancel := context.WithTimeout(ctx, historyPatience)
 	defer cancel()
 	err = s.read(ctx, func(tx engine.Tx) error {
@@ -158,18 +158,4 @@ func (t *Trouble) named() string {
 // Names says whether a trouble names a tenant.
 func (t *Trouble) Names(platform, tenant string) bool {
 	return slices.Contains(t.Named, ShowTenant(platform, tenant))
-}
-
-func momentOrZero(at int64) (zero time.Time) {
-	if at == 0 {
-		return zero
-	}
-	return clock.Moment(at)
-}
-
-func microsOrZero(at time.Time) int64 {
-	if at.IsZero() {
-		return 0
-	}
-	return at.UnixMicro()
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
@@ -20,11 +19,8 @@ import (
 
 // What the gate hands in, and what people do. Each is an operation that locks the lane's row, on whichever replica.
 
-// answerWithin is the longest time that a sender waits for the inbox.
-const answerWithin = 10 * time.Second
-
 // Store stores a webhook for its receiver; see webhookgate.Config.Store.
-func (s *Inbox) Store(ctx context.Context, w *webhookgate.Webhook) (duplicateOf string, err error) {
+func (s *queue) Store(ctx context.Context, w *webhookgate.Webhook) (duplicateOf string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	a, err := s.takeIn(ctx, arriving(w), op{}, nil, func(*turn, *lane.Lane, *lane.Incoming) error {
@@ -38,7 +34,7 @@ func (s *Inbox) Store(ctx context.Context, w *webhookgate.Webhook) (duplicateOf 
 
 // takeIn hands a webhook to its lane, unless check says why not. Once that is committed, others are told first, and then
 // the sender.
-func (s *Inbox) takeIn(
+func (s *queue) takeIn(
 	ctx context.Context, in lane.Incoming, o op, by *Action, check func(*turn, *lane.Lane, *lane.Incoming) error,
 ) (lane.Answer, error) {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
@@ -70,7 +66,7 @@ func (s *Inbox) takeIn(
 }
 
 // orOutage returns the error of an operation. If ctx ended before it was confirmed, that is the outage, if there is one.
-func (s *Inbox) orOutage(ctx context.Context, err error) error {
+func (s *queue) orOutage(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		return err
 	}
@@ -79,7 +75,7 @@ func (s *Inbox) orOutage(ctx context.Context, err error) error {
 
 // warnIfAmbiguous logs that new tenants' codes exist on several platforms from now on: who asks what they may use
 // must name the platform. Often it is a webhook whose platform was null by mistake.
-func (s *Inbox) warnIfAmbiguous(tenants ...TenantRef) {
+func (s *store) warnIfAmbiguous(tenants ...TenantRef) {
 	names := make([][]string, len(tenants))
 	err := s.read(s.run, func(tx engine.Tx) error {
 		for n, t := range tenants {
@@ -133,7 +129,7 @@ func newWebhook(w *webhookgate.Webhook) *lane.Webhook {
 // RecordInvalid stores a webhook that is invalid, and returns its id; zero: that was not possible. See
 // webhookgate.Config.Invalid. Each may be a change that nobody will send again, so it is stored until somebody has dealt
 // with it.
-func (s *Inbox) RecordInvalid(ctx context.Context, r *webhookgate.Invalid) int64 {
+func (s *queue) RecordInvalid(ctx context.Context, r *webhookgate.Invalid) int64 {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	id, err := s.storeInvalid(ctx, r)
@@ -146,7 +142,7 @@ func (s *Inbox) RecordInvalid(ctx context.Context, r *webhookgate.Invalid) int64
 
 // storeInvalid stores a webhook that is invalid, and returns its id. A copy of one that nobody has dealt with is not stored
 // again.
-func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id int64, err error) {
+func (s *queue) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id int64, err error) {
 	if full := s.engine.Full(); full != nil { // the last room is for outcomes
 		return 0, full
 	}
@@ -174,7 +170,7 @@ func (s *Inbox) storeInvalid(ctx context.Context, r *webhookgate.Invalid) (id in
 
 // Accept takes in a webhook that is invalid, as it is, at the end of its lane, and returns its new id. If its tenant
 // has a newer snapshot, that needs force.
-func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
+func (s *queue) Accept(id int64, force bool, by *Action) (int64, error) {
 	found, err := s.find(s.run, id)
 	if err != nil {
 		return 0, err
@@ -198,7 +194,7 @@ func (s *Inbox) Accept(id int64, force bool, by *Action) (int64, error) {
 }
 
 // Acceptable says why a webhook, with its content, can't be accepted, whatever else may be wrong by then; nil: it can.
-func (s *Inbox) Acceptable(found *lane.Webhook) error {
+func (s *queue) Acceptable(found *lane.Webhook) error {
 	_, err := s.readInvalid(found)
 	return err
 }
@@ -206,7 +202,7 @@ func (s *Inbox) Acceptable(found *lane.Webhook) error {
 const correctIt = ". Correct it in the billing service, and send it again from there"
 
 // readInvalid reads an invalid webhook anew, or says why that is not possible.
-func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
+func (s *queue) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	switch {
 	case found.State != state.Invalid && !(found.State == state.Superseded && found.Rejected()):
 		return nil, lane.ErrNotInvalid
@@ -229,42 +225,8 @@ func (s *Inbox) readInvalid(found *lane.Webhook) (*webhookgate.Webhook, error) {
 	return hook, nil
 }
 
-// actionPatience is how long a person waits for an action, which may have to wait for a delivery.
-const actionPatience = 20 * time.Second
-
-// act runs an action of a person. does also returns how many webhooks it has touched. If its webhook is being delivered
-// (ErrBusy), act waits for the outcome and tries again.
-func act[T any](s *Inbox, o op, by *Action, does func(*turn) (T, int, error)) (result T, err error) {
-	ctx, cancel := context.WithTimeout(s.run, actionPatience)
-	defer cancel()
-	for busy, pause := false, 20*time.Millisecond; ; busy, pause = true, min(2*pause, 320*time.Millisecond) {
-		result, err = do(ctx, s, o, func(t *turn) (T, error) {
-			result, touched, err := does(t)
-			if errors.Is(err, lane.ErrBusy) {
-				return result, err // the lane may have noted that somebody waits
-			}
-			if err == nil {
-				by.note(t, touched)
-				t.person = true
-			}
-			return result, err
-		})
-		switch {
-		case busy && ctx.Err() != nil && errors.Is(err, ctx.Err()):
-			return result, lane.ErrBusy
-		case !errors.Is(err, lane.ErrBusy):
-			return result, err
-		}
-		select {
-		case <-ctx.Done():
-			return result, lane.ErrBusy
-		case <-time.After(pause):
-		}
-	}
-}
-
 // toWebhook does something to a webhook, on behalf of a person.
-func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, does func(*turn, *lane.Lane, *lane.Webhook) error) error {
+func (s *queue) toWebhook(found *lane.Webhook, by *Action, does func(*turn, *lane.Lane, *lane.Webhook) error) error {
 	o := op{hooks: []int64{found.ID}, lanes: []webhookgate.LaneName{found.LaneName}}
 	_, err := act(s, o, by, func(t *turn) (struct{}, int, error) {
 		l := t.Lanes[found.LaneName]
@@ -282,7 +244,7 @@ func (s *Inbox) toWebhook(found *lane.Webhook, by *Action, does func(*turn, *lan
 // Redeliver sends a webhook again, ahead of the other webhooks that wait in its lane, and counts its tries anew. A
 // webhook that waits is tried at once. If its tenant has a newer webhook, it would overwrite that one: this needs
 // force. chosen is the state for which somebody has chosen it, maybe a while ago; empty: the one that it has now.
-func (s *Inbox) Redeliver(id int64, chosen state.State, force bool, by *Action) error {
+func (s *queue) Redeliver(id int64, chosen state.State, force bool, by *Action) error {
 	found, err := s.find(s.run, id)
 	if err != nil {
 		return err
@@ -297,7 +259,7 @@ func (s *Inbox) Redeliver(id int64, chosen state.State, force bool, by *Action) 
 }
 
 // invalidWhy says why an invalid webhook cannot be sent again, and what to do instead.
-func (s *Inbox) invalidWhy(found *lane.Webhook) error {
+func (s *queue) invalidWhy(found *lane.Webhook) error {
 	if found.State != state.Invalid {
 		return lane.Denied("it is invalid, and somebody has dealt with it, or its tenant has a newer snapshot: " +
 			"see 'usher inbox show ID'")
@@ -309,7 +271,7 @@ func (s *Inbox) invalidWhy(found *lane.Webhook) error {
 }
 
 // explain completes an OverwriteError with the newer webhook, if that one is still stored.
-func (s *Inbox) explain(err error) error {
+func (s *queue) explain(err error) error {
 	if older, ok := errors.AsType[*lane.OverwriteError](err); ok {
 		if latest, missing := s.find(s.run, older.Latest.ID); missing == nil {
 			older.Latest = latest
@@ -320,7 +282,7 @@ func (s *Inbox) explain(err error) error {
 
 // Discard discards a webhook that waits, is parked or is invalid: nothing more is done with it, and it stays in the
 // history.
-func (s *Inbox) Discard(id int64, by *Action) error {
+func (s *queue) Discard(id int64, by *Action) error {
 	found, err := s.find(s.run, id)
 	if err != nil {
 		return err
@@ -330,7 +292,7 @@ func (s *Inbox) Discard(id int64, by *Action) error {
 
 // Backup returns a copy of an inbox in a file, as it is at one moment, and its size. Webhooks are taken in and delivered
 // meanwhile. The copy is an inbox of its own, which begins paused.
-func (s *Inbox) Backup(ctx context.Context) (copied io.ReadCloser, size int64, err error) {
+func (s *store) Backup(ctx context.Context) (copied io.ReadCloser, size int64, err error) {
 	if !s.Ready() {
 		return nil, 0, cmp.Or(s.health.lastErr(), errNotInTime)
 	}
@@ -347,7 +309,7 @@ func (s *Inbox) Backup(ctx context.Context) (copied io.ReadCloser, size int64, e
 // Erase deletes everything about a tenant: all its webhooks, its last snapshot, and what dedup remembers. It returns
 // the number of webhooks. It may wait for a delivery: if something comes for the tenant meanwhile, nothing is
 // deleted.
-func (s *Inbox) Erase(platform, tenant string, by *Action) (count int, err error) {
+func (s *queue) Erase(platform, tenant string, by *Action) (count int, err error) {
 	lanes, err := s.lanesOf(s.run, &platform, tenant)
 	if err != nil {
 		return 0, err

@@ -38,7 +38,7 @@ const (
 // A passing is a pass that is under way. It lives as long as the request that brings the list. After an error it does
 // nothing any more.
 type passing struct {
-	s *Inbox
+	s *queue
 	Pass
 	run   runID
 	tell  func(some []lane.Compared, seen int) error
@@ -55,7 +55,7 @@ type passing struct {
 // Reconcile makes one pass over a list, and returns the run as it is then. next returns one line after the other,
 // and io.EOF in the end. Empty lines only count. tell gets what came of those lines that are not equal, and how many
 // tenants the pass has seen so far.
-func (s *Inbox) Reconcile(
+func (s *queue) Reconcile(
 	ctx context.Context, pass Pass, next func() ([]byte, error), tell func(some []lane.Compared, seen int) error,
 ) (*Run, error) {
 	p := &passing{s: s, Pass: pass, tell: tell, seen: make(map[[16]byte][16]byte), found: make(lane.Counts)}
@@ -222,10 +222,10 @@ func (p *passing) failure() string {
 }
 
 // MaxLine is the length of the longest line.
-func (s *Inbox) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
+func (s *store) MaxLine() int { return int(cmp.Or(s.cfg.MaxBody, 16<<20)) }
 
 // readLine reads a line: a webhook's payload, or a whole webhook.
-func (s *Inbox) readLine(line []byte) *lane.ListLine {
+func (s *store) readLine(line []byte) *lane.ListLine {
 	faulty := func(fault string) *lane.ListLine {
 		return &lane.ListLine{Draft: lane.Compared{Result: lane.Faulty, Fault: fault}}
 	}

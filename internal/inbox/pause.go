@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -9,7 +8,6 @@ import (
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 	"usher/internal/text"
 )
 
@@ -82,50 +80,6 @@ func (p Pause) Flag() string {
 	return ""
 }
 
-// pauses has the pauses that were read last.
-type pauses struct {
-	reading chan struct{} // one reader at a time: an older result must not replace a newer one
-	list    atomic.Pointer[[]Pause]
-}
-
-// Pause holds deliveries back; see type Pause. It ends by itself after lasts, by the database's clock, unless that is
-// zero. The result has its end.
-func (s *Inbox) Pause(p Pause, lasts time.Duration, by *Action) (Pause, error) {
-	if lasts < 0 { // as of an end that is over
-		return Pause{}, errPauseOver
-	}
-	return changePause(s, by, func(t *turn) (is Pause) {
-		if p.Until = (time.Time{}); lasts > 0 {
-			p.Until = clock.Moment(t.after(lasts))
-		}
-		t.ask("pause_add", func(r engine.Row) (err error) { is, err = scanPause(r); return err }, p.row(t.Now)...)
-		return is
-	})
-}
-
-const errPauseOver lane.Denied = "the pause would have ended already"
-
-// Resume lifts a pause, and says whether there was one.
-func (s *Inbox) Resume(p Pause, by *Action) (bool, error) { return s.endPause(p, clock.Never, by) }
-
-// endPause lifts a pause that ends until then. Zero: now, by the database's clock.
-func (s *Inbox) endPause(p Pause, until int64, by *Action) (bool, error) {
-	return changePause(s, by, func(t *turn) (was bool) {
-		t.ask("pause_remove", func(engine.Row) error { was = true; return nil }, p.Receiver, p.Platform, p.Tenant, cmp.Or(until, t.Now))
-		return was
-	})
-}
-
-// changePause writes a pause's row. Then it reads the pauses, so that the change is in force here when it returns.
-func changePause[T any](s *Inbox, by *Action, change func(*turn) T) (result T, err error) {
-	result, err = act(s, op{}, by, func(t *turn) (T, int, error) { return change(t), 0, nil })
-	if err == nil {
-		err = s.readPauses(s.run)
-		s.courier.wake()
-	}
-	return result, err
-}
-
 // row is the pause's row.
 func (p Pause) row(since int64) []any {
 	until := clock.Never
@@ -145,11 +99,20 @@ func scanPause(r engine.Row) (p Pause, err error) {
 	return p, err
 }
 
+// pauses has the pauses that were read last.
+type pauses struct {
+	*store
+	reading chan struct{} // one reader at a time: an older result must not replace a newer one
+	list    atomic.Pointer[[]Pause]
+}
+
+func newPauses(s *store) *pauses { return &pauses{store: s, reading: make(chan struct{}, 1)} }
+
 // readPauses reads the pauses. After an error the ones that were read before stay in force.
-func (s *Inbox) readPauses(ctx context.Context) error {
+func (s *pauses) readPauses(ctx context.Context) error {
 	select {
-	case s.pauses.reading <- struct{}{}:
-		defer func() { <-s.pauses.reading }()
+	case s.reading <- struct{}{}:
+		defer func() { <-s.reading }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -165,42 +128,16 @@ func (s *Inbox) readPauses(ctx context.Context) error {
 		return tx.Send()
 	})
 	if err == nil {
-		s.pauses.list.Store(&all)
+		s.list.Store(&all)
 	}
 	return err
-}
-
-// refreshPauses reads the pauses again and again, so that a pause of another replica is in force here within a
-// second, and lifts those that have ended. In a file, which no other process changes, it reads them once.
-func (s *Inbox) refreshPauses() {
-	tick := time.NewTicker(time.Second / 2)
-	defer tick.Stop()
-	for read := false; s.run.Err() == nil; {
-		if !read || s.engine.Shared() {
-			ctx, cancel := context.WithTimeout(s.run, 5*time.Second)
-			read = s.readPauses(ctx) == nil || read // an error is not logged: the writer notices an outage
-			cancel()
-		}
-		for _, p := range s.allPauses() {
-			if !p.over(s.Now()) {
-				continue
-			}
-			if was, err := s.endPause(p, 0, nil); err == nil && was { // else another replica did, or it has a new end
-				s.cfg.Log.Info("a pause has ended", "what", p.String())
-			}
-		}
-		select {
-		case <-tick.C:
-		case <-s.run.Done():
-		}
-	}
 }
 
 // over says whether the pause has ended by itself.
 func (p Pause) over(now time.Time) bool { return !p.Until.IsZero() && !p.Until.After(now) }
 
 // Paused returns the pauses that were read last, and have not ended; nil: none were read yet.
-func (s *Inbox) Paused() []Pause {
+func (s *pauses) Paused() []Pause {
 	all, now := s.allPauses(), s.Now()
 	if !slices.ContainsFunc(all, func(p Pause) bool { return p.over(now) }) {
 		return all
@@ -208,18 +145,18 @@ func (s *Inbox) Paused() []Pause {
 	return slices.DeleteFunc(slices.Clone(all), func(p Pause) bool { return p.over(now) })
 }
 
-func (s *Inbox) allPauses() []Pause {
-	if list := s.pauses.list.Load(); list != nil {
+func (s *pauses) allPauses() []Pause {
+	if list := s.list.Load(); list != nil {
 		return *list
 	}
 	return nil
 }
 
-// addPause adds to a tenant whether it is paused, and when that ends.
-func (s *Inbox) addPause(t *Tenant) {
-	for _, p := range s.Paused() {
-		if p.Tenant == t.Tenant && p.Platform == t.Platform {
-			t.Paused, t.Until = true, p.Until
-		}
-	}
+// paused says whether a pause holds back everything for a receiver, and lanePaused whether one holds back a tenant.
+func (s *pauses) paused(receiver string) bool {
+	return slices.ContainsFunc(s.Paused(), func(p Pause) bool { return p.CoversReceiver(receiver) })
+}
+
+func (s *pauses) lanePaused(platform, tenant, receiver string) bool {
+	return slices.ContainsFunc(s.Paused(), func(p Pause) bool { return p.Covers(platform, tenant, receiver) })
 }

@@ -62,7 +62,7 @@ func parseRun(text string) (id runID, err error) {
 
 // BeginRun notes that a run begins, and returns it together with the number of known tenants. When BeginRun has returned,
 // the billing service may be asked.
-func (s *Inbox) BeginRun(by *Action) (r *Run, known int, err error) {
+func (s *queue) BeginRun(by *Action) (r *Run, known int, err error) {
 	if s.cfg.Receivers == nil {
 		return nil, 0, ErrNoGate
 	}
@@ -93,7 +93,7 @@ func (t *turn) checkMark(m mark) error {
 
 // endRun notes that a run has compared a whole list. settled: and that nothing differs any more, so that nothing is
 // missed that came before it.
-func (s *Inbox) endRun(run runID, settled bool) error {
+func (s *queue) endRun(run runID, settled bool) error {
 	_, err := act(s, op{}, nil, func(t *turn) (struct{}, int, error) {
 		if err := t.checkMark(run.mark); err != nil {
 			return struct{}{}, 0, err
@@ -109,7 +109,7 @@ func (s *Inbox) endRun(run runID, settled bool) error {
 
 // decideBatch has the lane of each line of a batch decide about it, all in one transaction. A tenant that is only compared
 // gets no lane.
-func (s *Inbox) decideBatch(run runID, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
+func (s *queue) decideBatch(run runID, batch []*lane.ListLine, mode lane.ReconcileMode) ([]lane.Compared, error) {
 	o := op{snapshots: true, makes: mode.Applies(), optional: !mode.Applies()}
 	for _, line := range batch {
 		if line.Draft.Result == "" {

@@ -23,14 +23,22 @@ const (
 	sweepPause    = time.Second / 10
 )
 
+// A sweeper deletes between the writer's transactions.
+type sweeper struct {
+	*writer
+	nextSweep     time.Time // not before this time it deletes more of what was kept for too long
+	lastFullSweep time.Time // when it last deleted everything that is too old
+}
+
 // sweepIfDue deletes some of the webhooks that are kept for too long. Each minute it also deletes what else is too old.
-func (s *Inbox) sweepIfDue() {
+func (s *sweeper) sweepIfDue() {
 	full := time.Since(s.lastFullSweep) > time.Minute
-	if s.cfg.ReadOnly || s.health.lastErr() != nil || time.Now().Before(s.nextSweep) || !s.sweepSoon.Load() && !s.sweepInvalidSoon.Load() && !full {
+	if s.cfg.ReadOnly || s.health.lastErr() != nil || time.Now().Before(s.nextSweep) || !s.sweepSoon && !s.sweepInvalidSoon && !full {
 		return
 	}
-	s.sweepSoon.Store(false)
-	invalid := s.sweepInvalidSoon.Swap(false)
+	s.sweepSoon = false
+	invalid := s.sweepInvalidSoon
+	s.sweepInvalidSoon = false
 	more, err := s.sweepOnce(full, invalid)
 	now := time.Now()
 	s.nextSweep = now.Add(sweepInterval)
@@ -41,14 +49,14 @@ func (s *Inbox) sweepIfDue() {
 		s.lastFullSweep = now
 	}
 	if full || invalid { // the count of invalid webhooks may have changed
-		s.changed()
+		s.figures.changed()
 	}
 	if more || err != nil {
-		s.sweepSoon.Store(true)
+		s.sweepSoon = true
 	}
 }
 
-func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
+func (s *sweeper) sweepOnce(full, invalid bool) (more bool, err error) {
 	lim := s.cfg.Limits
 	err = s.write(func(tx engine.Tx) error {
 		more = false
@@ -74,7 +82,7 @@ func (s *Inbox) sweepOnce(full, invalid bool) (more bool, err error) {
 }
 
 // sweepInvalid deletes the oldest invalid webhooks, if they are too many, too old, or too large together.
-func (s *Inbox) sweepInvalid() error {
+func (s *sweeper) sweepInvalid() error {
 	lim := s.cfg.Limits
 	lanes, ids := make(map[webhookgate.LaneName]bool), []int64(nil)
 	err := s.read(s.run, func(tx engine.Tx) error {
@@ -104,7 +112,7 @@ func (s *Inbox) sweepInvalid() error {
 	if err != nil {
 		return err
 	}
-	if t.end(ops); gone == 0 {
+	if s.end(t, ops); gone == 0 {
 		return nil
 	}
 	s.cfg.Log.Warn("deleted invalid webhooks that nobody has dealt with: they are too many or too old", "count", gone)

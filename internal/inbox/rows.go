@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
+	"time"
 
 	"usher/internal/clock"
 	"usher/internal/inbox/engine"
@@ -209,6 +210,23 @@ func boolNumber(b bool) int64 {
 	return 0
 }
 
+// queueFirst reads the first waiting webhooks of lanes beside some, with contents up to a size.
+func queueFirst(tx engine.Tx, names []webhookgate.LaneName, except func(webhookgate.LaneName) int64, size int64, each func(*lane.Webhook, error)) {
+	if len(names) == 0 {
+		return
+	}
+	excepts, sizes := make([]int64, len(names)), make([]int64, len(names))
+	for i, name := range names {
+		excepts[i], sizes[i] = except(name), size
+	}
+	tenants, platforms, types := laneColumns(names)
+	tx.Queue("lane_first", func(r engine.Row) error {
+		w, err := scanWhole(r)
+		each(w, err)
+		return err
+	}, tenants, platforms, types, excepts, sizes)
+}
+
 // snapshotColumns returns the row of a snapshot.
 func snapshotColumns(r *snapshot.Stored) []any {
 	return []any{r.Tenant, r.Platform, r.Seq, r.Webhook, r.Received.UnixMicro(), r.Name, string(r.Features), r.ID, r.Change, r.Source, r.Erased}
@@ -223,4 +241,18 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	err = r.Scan(&t.Platform, &t.Tenant, &t.Seq, &t.Webhook, &received, &t.Name, &features, &t.Change, &t.Source)
 	t.Received, t.Features = clock.Moment(received), orNil([]byte(features))
 	return t, err
+}
+
+func momentOrZero(at int64) (zero time.Time) {
+	if at == 0 {
+		return zero
+	}
+	return clock.Moment(at)
+}
+
+func microsOrZero(at time.Time) int64 {
+	if at.IsZero() {
+		return 0
+	}
+	return at.UnixMicro()
 }

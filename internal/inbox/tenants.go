@@ -64,7 +64,7 @@ func (f *TenantFilter) match(t *Tenant) bool {
 }
 
 // Tenants returns the tenants that f selects, in the order of their codes.
-func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
+func (s *pauses) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
 	err = s.EachTenant(ctx, f, func(t *Tenant) (more bool, err error) {
 		all = append(all, t)
 		return f.Limit == 0 || len(all) < f.Limit, nil
@@ -76,7 +76,7 @@ func (s *Inbox) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err
 const maxTenantPage = 4000
 
 // EachTenant calls fn for the tenants that f selects, page by page, in the order of their codes, until fn returns false.
-func (s *Inbox) EachTenant(ctx context.Context, f TenantFilter, fn func(*Tenant) (more bool, err error)) error {
+func (s *pauses) EachTenant(ctx context.Context, f TenantFilter, fn func(*Tenant) (more bool, err error)) error {
 	last := cmp.Or(f.After, new(Tenant))
 	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
 	scan := func(r engine.Row) (*Tenant, error) {
@@ -85,7 +85,11 @@ func (s *Inbox) EachTenant(ctx context.Context, f TenantFilter, fn func(*Tenant)
 		err := r.Scan(&t.Platform, &t.Tenant, &t.Name, &received, &t.Waiting, &t.Parked, &t.Invalid, &failing, &unknown)
 		t.Latest = momentOrZero(max(0, received))
 		t.HeldUp, t.Unknown = failing > 0 && t.Waiting > 0, unknown > 0
-		s.addPause(t)
+		for _, p := range s.Paused() {
+			if p.Tenant == t.Tenant && p.Platform == t.Platform {
+				t.Paused, t.Until = true, p.Until
+			}
+		}
 		return t, err
 	}
 	// Each query continues in the table where the last one has ended. Twice as many rows each time keep the queries few.
@@ -113,20 +117,8 @@ func (s *Inbox) EachTenant(ctx context.Context, f TenantFilter, fn func(*Tenant)
 	}
 }
 
-// A period is some time: from its first microsecond on, and before its last.
-type period struct{ from, to int64 }
-
-// periodOf returns the time between two; zero times: since ever, and for ever.
-func periodOf(since, until time.Time) period {
-	in := period{since.UnixMicro(), clock.Never}
-	if !until.IsZero() {
-		in.to = until.UnixMicro()
-	}
-	return in
-}
-
 // Unknown returns the first tenants whose features can't be read, those that are so for longest first.
-func (s *Inbox) Unknown(ctx context.Context, limit int) ([]*Tenant, error) {
+func (s *store) Unknown(ctx context.Context, limit int) ([]*Tenant, error) {
 	scan := func(r engine.Row) (*Tenant, error) {
 		t, received := &Tenant{Unknown: true}, int64(0)
 		err := r.Scan(&t.Platform, &t.Tenant, &received)

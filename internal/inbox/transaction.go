@@ -1,6 +1,8 @@
 package inbox
 
 import (
+	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -12,12 +14,35 @@ import (
 	"usher/webhookgate"
 )
 
+// An op is something that the writer does. A transaction may run again, on fresh lanes, so it keeps nothing of a run.
+type op struct {
+	lanes     []webhookgate.LaneName // to lock
+	makes     bool                   // those that are new are made
+	optional  bool                   // some may not exist
+	lease     *lane.Lease            // it ends this one: what waits behind its webhook is read, too
+	snapshots bool                   // the last snapshots of the lanes are read
+	hooks     []int64                // webhooks to read, with their contents
+	digests   [][]byte               // of bodies: invalid webhooks that have them are read
+	numbered  bool                   // it must know its new numbers when it decides, and not only when that is written
+	size      int64                  // about how many bytes it writes
+
+	wanted func() bool       // false: nobody waits for it any more; nil: always
+	run    func(*turn) error // decides. If it returns an error it has changed nothing
+	done   func(error)       // is called once, when that is committed or has failed
+	began  time.Time
+	waited bool // somebody else had locked one of its lanes
+}
+
+var errUnreadable = errors.New("the tenant's row in the inbox is damaged: restore a backup")
+
 // A turn is one run of a transaction: see writer.go.
 type turn struct {
 	lane.Turn
-	s   *Inbox
-	tx  engine.Tx
-	err error // why a statement failed in the midst of a decision
+	dealt
+	s      *figures
+	places *places
+	tx     engine.Tx
+	err    error // why a statement failed in the midst of a decision
 
 	// What was read, beside the lanes.
 	known     map[webhookgate.LaneName]*snapshot.Stored // last snapshots
@@ -35,29 +60,25 @@ type turn struct {
 	accepted map[string]bool  // receivers that have accepted something
 	revive   map[string]int64 // receivers that are back: what began to fail after that time is due
 
-	claims []*claim
-	leases []*lane.Lease // given
-	ended  []*lane.Lease
-	later  []*op                       // somebody else has locked their lanes
-	failed map[*op]error               // why operations were not done
-	then   []func()                    // after the commit
-	counts int64                       // room.counts at the beginning
-	person bool                        // a person has changed something, who looks at the figures next
-	waits  map[*receiver.Receiver]bool // lanes are due that did not get a lease
+	later  []*op         // somebody else has locked their lanes
+	failed map[*op]error // why operations were not done
+	then   []func()      // after the commit
+	counts int64         // room.counts at the beginning
+	person bool          // a person has changed something, who looks at the figures next
 }
 
-func (s *Inbox) newTurn(tx engine.Tx) *turn {
+func newTurn(s *figures, p *places, owner []byte, tx engine.Tx) *turn {
 	t := &turn{
-		s: s, tx: tx,
+		s: s, places: p, tx: tx, dealt: dealt{waits: make(map[*receiver.Receiver]bool)},
 		known: make(map[webhookgate.LaneName]*snapshot.Stored), hooks: make(map[int64]*lane.Webhook),
 		copies: make(map[string]*lane.Webhook), damaged: make(map[webhookgate.LaneName]bool),
 		accepted: make(map[string]bool), revive: make(map[string]int64), failed: make(map[*op]error),
-		waits: make(map[*receiver.Receiver]bool), there: make(map[webhookgate.LaneName]bool),
+		there: make(map[webhookgate.LaneName]bool),
 	}
 	t.Turn = lane.Turn{
-		Rules: &s.cfg.Rules, Owner: s.owner, Alone: !s.engine.Shared(),
+		Rules: &s.cfg.Rules, Owner: owner, Alone: !s.engine.Shared(),
 		AskedAt: time.Now(), Numbers: engine.Provisional,
-		Accepted: make(map[string]int64), Delivering: s.courier.delivering(),
+		Accepted: make(map[string]int64), Delivering: p.delivering(),
 		Lanes: make(map[webhookgate.LaneName]*lane.Lane), AddedBytes: make(map[string]int64),
 	}
 	t.Used, t.counts = s.roomUsed()
@@ -206,23 +227,6 @@ func (t *turn) queueFirst(names []webhookgate.LaneName, except func(webhookgate.
 	})
 }
 
-// queueFirst reads the first waiting webhooks of lanes beside some, with contents up to a size.
-func queueFirst(tx engine.Tx, names []webhookgate.LaneName, except func(webhookgate.LaneName) int64, size int64, each func(*lane.Webhook, error)) {
-	if len(names) == 0 {
-		return
-	}
-	excepts, sizes := make([]int64, len(names)), make([]int64, len(names))
-	for i, name := range names {
-		excepts[i], sizes[i] = except(name), size
-	}
-	tenants, platforms, types := laneColumns(names)
-	tx.Queue("lane_first", func(r engine.Row) error {
-		w, err := scanWhole(r)
-		each(w, err)
-		return err
-	}, tenants, platforms, types, excepts, sizes)
-}
-
 func (t *turn) addOpen(r engine.Row) error {
 	w, err := scanBare(r)
 	if l := t.Lanes[w.LaneName]; err == nil && l != nil {
@@ -287,12 +291,88 @@ func (t *turn) decide(ops []*op) error {
 	return nil
 }
 
+// queueClaims queues the search for lanes. It goes by our estimate of the database's time; Lane.Ready looks again.
+func (t *turn) queueClaims(claims []*claim) {
+	now, mayTakeOver := t.s.Now().UnixMicro(), t.s.clock.mayTakeOver(t.LongestLease())
+	t.claims = claims
+	for _, c := range claims {
+		c.found, c.seen, c.given = nil, [2]int{}, 0
+		t.tx.Queue("claim", func(r engine.Row) error {
+			l, err := scanLane(r)
+			c.seen[boolNumber(l.Failures > 0)]++
+			if err != nil {
+				t.s.noteUnreadable(l.LaneName)
+			} else if known := t.Lanes[l.LaneName]; known == nil {
+				t.Add(l)
+				c.found = append(c.found, l)
+			}
+			return err
+		}, c.Name, now, boolNumber(mayTakeOver), int64(c.fresh+t.s.unreadable.count()), int64(c.failed+t.s.unreadable.count()))
+	}
+}
+
+// readClaimed reads the first webhooks of the lanes that were claimed.
+func (t *turn) readClaimed() error {
+	found := make(map[webhookgate.LaneName]bool)
+	for _, c := range t.claims {
+		for _, l := range c.found {
+			found[l.LaneName] = true
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	t.queueFirst(lane.SortedNames(found), func(webhookgate.LaneName) int64 { return 0 })
+	return t.tx.Send()
+}
+
+// lease gives the free places leases: first to the lanes that were claimed, which wait for longer, and then to those of this
+// transaction's operations.
+func (t *turn) lease() {
+	free := t.places.free(t.ended)
+	for _, c := range t.claims {
+		for _, l := range c.found {
+			if rc, waits := l.Ready(); rc != nil && waits {
+				t.s.noteUnreadable(l.LaneName)
+				l.Postpone()
+			} else if rc != nil && t.give(free, l, rc) {
+				c.given++
+			}
+		}
+	}
+	for _, name := range lane.SortedNames(t.Lanes) {
+		l := t.Lanes[name]
+		if rc, waits := l.Ready(); rc != nil && waits {
+			t.waits[rc] = true
+		} else if rc != nil {
+			t.give(free, l, rc)
+		}
+	}
+}
+
+// give gives a lane a lease, if there is a place for it, and says whether it did.
+func (t *turn) give(free freePlaces, l *lane.Lane, rc *receiver.Receiver) bool {
+	of, failed := free[rc], l.Failures > 0
+	switch {
+	case t.s.lanePaused(l.Platform, l.Tenant, rc.Name):
+		return false
+	case of == nil || of.all <= 0 || failed && of.failed <= 0:
+		t.waits[rc] = true
+		return false
+	case failed:
+		of.failed--
+	}
+	of.all--
+	t.leases = append(t.leases, l.Lease(rc))
+	return true
+}
+
 // takeNumbers takes so many numbers. If the database is another one than where the last were taken, an era begins.
 func (t *turn) takeNumbers(count int64) {
 	t.taken = true
 	t.tx.Queue("numbers", func(r engine.Row) error { return r.Scan(&t.base) }, count)
 	if t.moved == 1 {
-		t.tx.Queue("era_add", nil, newToken())
+		t.tx.Queue("era_add", nil, rand.Int64())
 		t.tx.Queue("era_home", nil)
 	}
 }
@@ -355,28 +435,12 @@ const acceptedEvery = time.Second / 10
 // backAfter is after how long without one the first success makes due what has failed.
 const backAfter = 5 * time.Second
 
-// end is called when the transaction is committed.
-func (t *turn) end(ops []*op) {
-	for _, w := range t.added {
-		w.ID, w.Rank = t.number(w.ID), t.number(w.Rank)
-	}
-	t.s.countChange(t)
-	if t.taken {
-		t.s.feed.committed()
-	}
-	for _, do := range t.then {
-		do()
-	}
-	t.s.courier.take(t)
-	for _, o := range t.later {
-		o.waited = true
-	}
-	for _, o := range ops {
-		if !slices.Contains(t.later, o) {
-			o.done(t.failed[o])
-		}
-	}
-}
-
 // after is a time of the database so long after the turn's.
 func (t *turn) after(d time.Duration) int64 { return t.Now + clock.Micros(d) }
+
+// noteRoom notes an error that says that a receiver has no room.
+func (t *turn) noteRoom(err error) {
+	if full, ok := errors.AsType[*lane.NoRoom](err); ok {
+		t.s.noteRefused(full)
+	}
+}

@@ -17,96 +17,6 @@ import (
 
 // What people see. All of it are queries, with the same result on every replica.
 
-// readPatience is how long a query may take.
-const readPatience = 30 * time.Second
-
-// read runs fn on one consistent state of the database, until ctx ends, or the inbox does.
-func (s *Inbox) read(ctx context.Context, fn func(engine.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, readPatience)
-	defer cancel()
-	defer context.AfterFunc(s.run, cancel)()
-	select {
-	case <-s.opened:
-	case <-ctx.Done():
-	}
-	if !s.Ready() {
-		return cmp.Or(s.health.lastErr(), errNotOpened)
-	}
-	return s.engine.Read(ctx, fn)
-}
-
-// browse is read for what people look at and what takes seconds if much is stored: lists and histories. However many
-// people look, half of the connections are left for what programs need.
-func (s *Inbox) browse(ctx context.Context, fn func(engine.Tx) error) error {
-	if err := s.startBrowsing(ctx); err != nil {
-		return err
-	}
-	defer s.endBrowsing()
-	return s.read(ctx, fn)
-}
-
-// listOf returns what one statement finds, as scan reads its rows. how is read or browse.
-func listOf[T any](
-	ctx context.Context, how func(context.Context, func(engine.Tx) error) error,
-	scan func(engine.Row) (T, error), name string, args ...any,
-) (all []T, err error) {
-	err = how(ctx, func(tx engine.Tx) error {
-		tx.Queue(name, into(&all, scan), args...)
-		return tx.Send()
-	})
-	return all, err
-}
-
-// into returns what Tx.Queue calls for each row: it adds the row to a list.
-func into[T any](all *[]T, scan func(engine.Row) (T, error)) func(engine.Row) error {
-	return func(r engine.Row) error {
-		row, err := scan(r)
-		if err == nil {
-			*all = append(*all, row)
-		}
-		return err
-	}
-}
-
-// intoPage is into for a page of a list, whose length says whether there are more: a row that cannot be read is there, as
-// far as it can be.
-func intoPage[T any](all *[]T, scan func(engine.Row) (T, error)) func(engine.Row) error {
-	return func(r engine.Row) error {
-		row, err := scan(r)
-		if err == nil || errors.Is(err, engine.ErrRow) {
-			*all = append(*all, row)
-		}
-		return err
-	}
-}
-
-func scanText(r engine.Row) (text string, err error) {
-	err = r.Scan(&text)
-	return text, err
-}
-
-// startBrowsing waits until few enough others browse.
-func (s *Inbox) startBrowsing(ctx context.Context) error {
-	select {
-	case s.browsing <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return &engine.AwayError{Err: busy{ctx.Err()}}
-	case <-s.run.Done():
-		return ErrClosed
-	}
-}
-
-func (s *Inbox) endBrowsing() { <-s.browsing }
-
-// busy is a wait for others who browse that has lasted too long.
-type busy struct{ error }
-
-func (busy) Error() string {
-	return "too many large lists are being read from the inbox: try again in a minute"
-}
-func (e busy) Unwrap() error { return e.error }
-
 // Filter selects webhooks; empty fields select all.
 type Filter struct {
 	State    state.State
@@ -124,11 +34,23 @@ func (f *Filter) match(w *lane.Webhook) bool {
 	return (f.Tenant == "" || w.Tenant == f.Tenant) && (f.Platform == nil || w.Platform == *f.Platform)
 }
 
+// A period is some time: from its first microsecond on, and before its last.
+type period struct{ from, to int64 }
+
+// periodOf returns the time between two; zero times: since ever, and for ever.
+func periodOf(since, until time.Time) period {
+	in := period{since.UnixMicro(), clock.Never}
+	if !until.IsZero() {
+		in.to = until.UnixMicro()
+	}
+	return in
+}
+
 // pageSize is how many rows one query returns: a long list must not keep a transaction open for long.
 const pageSize = 500
 
 // List returns the webhooks that f selects, newest first, without their content.
-func (s *Inbox) List(ctx context.Context, f Filter) ([]*lane.Webhook, error) {
+func (s *store) List(ctx context.Context, f Filter) ([]*lane.Webhook, error) {
 	var out []*lane.Webhook
 	err := s.Each(ctx, f, false, func(w *lane.Webhook) bool {
 		out = append(out, w)
@@ -139,7 +61,7 @@ func (s *Inbox) List(ctx context.Context, f Filter) ([]*lane.Webhook, error) {
 
 // Each calls fn for the webhooks that f selects, newest first, until fn returns false. If withContent is true they
 // have their content, and their tenant's snapshot before them (Webhook.Previous).
-func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*lane.Webhook) bool) error {
+func (s *store) Each(ctx context.Context, f Filter, withContent bool, fn func(*lane.Webhook) bool) error {
 	return s.pages(ctx, f, withContent, func(page []*lane.Webhook) (more bool, err error) {
 		for i, w := range page {
 			if page[i] = nil; withContent { // one at a time, since what was before it may be large, too
@@ -156,7 +78,7 @@ func (s *Inbox) Each(ctx context.Context, f Filter, withContent bool, fn func(*l
 }
 
 // EachPage calls fn for some hundred of the webhooks that f selects at a time, newest first, without their content.
-func (s *Inbox) EachPage(ctx context.Context, f Filter, fn func([]*lane.Webhook) error) error {
+func (s *store) EachPage(ctx context.Context, f Filter, fn func([]*lane.Webhook) error) error {
 	return s.pages(ctx, f, false, func(page []*lane.Webhook) (bool, error) { return true, fn(page) })
 }
 
@@ -165,7 +87,7 @@ type eachPage func(page []*lane.Webhook) (more bool, err error)
 
 // pages reads the webhooks that f selects, newest first, page by page, until fn returns false. No transaction lasts
 // longer than a page.
-func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPage) error {
+func (s *store) pages(ctx context.Context, f Filter, withContent bool, fn eachPage) error {
 	if !storable(f.Tenant) {
 		return nil
 	}
@@ -224,7 +146,7 @@ func (s *Inbox) pages(ctx context.Context, f Filter, withContent bool, fn eachPa
 }
 
 // Behind returns those of some webhooks that wait behind another of their tenant that f selects by its times.
-func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map[int64]bool, error) {
+func (s *store) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map[int64]bool, error) {
 	behind, in := make(map[int64]bool), periodOf(f.Since, f.Until)
 	var waiting, since, until []int64
 	for _, w := range page {
@@ -247,7 +169,7 @@ func (s *Inbox) Behind(ctx context.Context, f Filter, page []*lane.Webhook) (map
 }
 
 // fitting is how many of these webhooks, one at least, can be held at once with their bodies.
-func (s *Inbox) fitting(page []*lane.Webhook) (count int64) {
+func (s *store) fitting(page []*lane.Webhook) (count int64) {
 	bytes := int64(0)
 	for _, w := range page {
 		if bytes += w.Size; count > 0 && bytes > s.cfg.Limits.PageBytes {
@@ -259,7 +181,7 @@ func (s *Inbox) fitting(page []*lane.Webhook) (count int64) {
 }
 
 // Show returns a webhook with its content, and with its tenant's snapshot before it.
-func (s *Inbox) Show(ctx context.Context, id int64) (*lane.Webhook, error) {
+func (s *store) Show(ctx context.Context, id int64) (*lane.Webhook, error) {
 	w, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
@@ -268,7 +190,7 @@ func (s *Inbox) Show(ctx context.Context, id int64) (*lane.Webhook, error) {
 }
 
 // addPrevious adds to a webhook with its content what its tenant had before it, and says whether it is damaged.
-func (s *Inbox) addPrevious(ctx context.Context, w *lane.Webhook) error {
+func (s *store) addPrevious(ctx context.Context, w *lane.Webhook) error {
 	if !w.Rejected() && w.Check() != nil {
 		w.Why = lane.ErrDamaged.Error()
 	}
@@ -294,7 +216,7 @@ func (s *Inbox) addPrevious(ctx context.Context, w *lane.Webhook) error {
 }
 
 // Snapshots returns the last snapshots of a tenant's code, on whichever platforms it is.
-func (s *Inbox) Snapshots(ctx context.Context, tenant string) ([]snapshot.Stored, error) {
+func (s *store) Snapshots(ctx context.Context, tenant string) ([]snapshot.Stored, error) {
 	if !storable(tenant) {
 		return nil, nil
 	}
@@ -302,7 +224,7 @@ func (s *Inbox) Snapshots(ctx context.Context, tenant string) ([]snapshot.Stored
 }
 
 // Platforms returns the platforms on which a tenant is known, even if only by a pause.
-func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err error) {
+func (s *store) Platforms(ctx context.Context, tenant string) (all []string, err error) {
 	lanes, err := s.lanesOf(ctx, nil, tenant)
 	for _, l := range lanes {
 		if l.Tail > 0 || l.Invalid > 0 {
@@ -314,12 +236,15 @@ func (s *Inbox) Platforms(ctx context.Context, tenant string) (all []string, err
 }
 
 // Unserved returns some of the platforms whose webhooks wait, and that no receiver takes.
-func (s *Inbox) Unserved(ctx context.Context) ([]string, error) {
+func (s *store) Unserved(ctx context.Context) ([]string, error) {
 	return listOf(ctx, s.read, scanText, "unserved")
 }
 
+// ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
+var ErrNotFound = errors.New("no such webhook in the inbox: it may be too old, see 'usher inbox ls'")
+
 // find reads a webhook with its content. Of the result only the lane and the content never change.
-func (s *Inbox) find(ctx context.Context, id int64) (w *lane.Webhook, err error) {
+func (s *store) find(ctx context.Context, id int64) (w *lane.Webhook, err error) {
 	err = s.read(ctx, func(tx engine.Tx) error {
 		tx.Queue("webhooks", func(r engine.Row) error {
 			found, err := scanWhole(r)
@@ -337,7 +262,7 @@ func (s *Inbox) find(ctx context.Context, id int64) (w *lane.Webhook, err error)
 }
 
 // lanesOf returns the lanes of a tenant, on one platform or on all.
-func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (all []*lane.Lane, err error) {
+func (s *store) lanesOf(ctx context.Context, platform *string, tenant string) (all []*lane.Lane, err error) {
 	if !storable(tenant) {
 		return nil, nil
 	}
@@ -345,6 +270,3 @@ func (s *Inbox) lanesOf(ctx context.Context, platform *string, tenant string) (a
 	all, err = listOf(ctx, s.read, scan, "lanes_of_tenant", tenant)
 	return slices.DeleteFunc(all, func(l *lane.Lane) bool { return platform != nil && l.Platform != *platform }), err
 }
-
-// ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
-var ErrNotFound = errors.New("no such webhook in the inbox: it may be too old, see 'usher inbox ls'")

@@ -22,6 +22,9 @@ type Address struct {
 	schema string
 }
 
+// connectPatience is how long usher waits for a connection.
+const connectPatience = 5 * time.Second
+
 // Parse reads an address as every PostgreSQL client takes it, postgres://user@host[,host]/database. One more
 // parameter, schema, is usher's own. Errors never show a password.
 func Parse(address string) (*Address, error) {

@@ -11,10 +11,8 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,11 +23,7 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-//go:embed statements.sql
-var statementsText string
-
 const (
-	connectPatience = 5 * time.Second
 	// stepPatience is how long a transaction may take before its COMMIT.
 	stepPatience = 10 * time.Second
 	// commitPatience is how long a COMMIT may take. It is long because a second connection would not help: until the
@@ -43,44 +37,20 @@ const (
 	planPatience = 5 * time.Second
 )
 
-// safePath comes first in each transaction. Otherwise names of functions and operators are also looked up in the
-// schema public, where on PostgreSQL 14 and older every role may create objects. One that fits its arguments better
-// than that of pg_catalog would run with usher's rights (CVE-2018-1058). It also decides what the views refer to.
-const safePath = "SET LOCAL search_path = pg_catalog, pg_temp"
-
 // Engine implements engine.Engine.
 type Engine struct {
+	tables
 	config     *pgxpool.Config
-	schema     string
-	dialect    *engine.Dialect
 	statements map[string]string
-	log        *slog.Logger
 	pool       *pgxpool.Pool // to read
 
 	// The writer's connection, and what is known about it.
 	conn           *pgx.Conn // nil: not connected
 	migrated       bool      // the tables are there
-	dryRun         bool      // roll the migrations back: only find out whether they would work
-	readOnly       bool      // the tables that exist are enough
-	views          string    // the text of views.sql, and its version
-	viewsVersion   int
-	viewsDue       time.Time // when they are to be replaced; zero: they are there
-	viewsRefused   bool      // that they could not be replaced was logged
 	plansDiscarded time.Time // when the server was last told to discard its plans
 	warned         bool      // the server has sent a warning; commit resets it
 
 	full atomic.Pointer[engine.FullError] // its disk is full; nil: it is not, as far as usher knows
-}
-
-// arrays are the types of {rows}.
-var arrays = map[string]string{"int": "bigint[]", "number": "bigint[]", "text": "text[]", "bytes": "bytea[]", "json": "text[]"}
-
-func rows(columns []engine.Column) string {
-	values, names := make([]string, len(columns)), make([]string, len(columns))
-	for i, c := range columns {
-		values[i], names[i] = fmt.Sprintf("$%d::%s", i+1, arrays[c.Kind]), c.Name
-	}
-	return "unnest(" + strings.Join(values, ", ") + ") AS n (" + strings.Join(names, ", ") + ")"
 }
 
 // Open connects and makes the tables. If the server cannot be reached, that is no error: Write tries to connect
@@ -116,30 +86,8 @@ func (e *Engine) open() (*Engine, error) {
 
 func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 	e := &Engine{
-		config:       a.config.Copy(),
-		schema:       pgx.Identifier{a.schema}.Sanitize(),
-		log:          log,
-		views:        viewsText,
-		viewsVersion: viewsVersion,
-	}
-	e.dialect = &engine.Dialect{
-		Words: []string{
-			"{home}", "(pg_postmaster_start_time()::text || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '" + e.schema + ".number'::regclass::oid::text)",
-			"{schema}", e.schema,
-			"{int}", "bigint", "{number}", "bigint",
-			"{text}", `text COLLATE "C"`,
-			"{json}", "jsonb",
-			"{bytes}", "bytea",
-			"{empty}", "''::bytea",
-			"{keyed}", "",
-			"{counter}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-			"{list $2}", "(SELECT jsonb_array_elements_text($2::jsonb))",
-			"{lock l}", "FOR UPDATE OF l SKIP LOCKED",
-			"{skip}", "FOR UPDATE SKIP LOCKED",
-			"{size name}", "octet_length(s.name)", "{size features}", "coalesce(pg_column_size(s.features), 0)",
-		},
-		Rows:       rows,
-		Statements: statementsText,
+		config: a.config.Copy(),
+		tables: newTables(pgx.Identifier{a.schema}.Sanitize(), log),
 	}
 	e.statements = e.dialect.All()
 	e.config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
@@ -149,6 +97,15 @@ func newEngine(a *Address, password func() string, log *slog.Logger) *Engine {
 		return nil
 	}
 	return e
+}
+
+// Check says whether usher could use the database, or only read it. It changes nothing.
+func Check(a *Address, password func() string, readOnly bool) error {
+	e := newEngine(a, password, slog.New(slog.DiscardHandler))
+	e.dryRun, e.readOnly = true, readOnly
+	err := e.connect()
+	e.disconnect()
+	return err
 }
 
 // Shared implements engine.Engine.

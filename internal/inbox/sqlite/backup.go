@@ -10,9 +10,6 @@ import (
 	"time"
 )
 
-// copyEnd is behind the path of the copy that a backup makes, until it has been read.
-const copyEnd = ".backup"
-
 // ErrBackup says that there is one backup at a time.
 var ErrBackup = errors.New("another backup is under way")
 
@@ -95,10 +92,4 @@ func (f *copyFile) Close() error {
 	removeCopy(f.Name())
 	f.e.copying.Unlock()
 	return err
-}
-
-// removeCopy removes what a backup has left: if usher was killed meanwhile, the next start does it.
-func removeCopy(path string) {
-	_ = os.Remove(path)
-	_ = os.Remove(path + "-journal")
 }

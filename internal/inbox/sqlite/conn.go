@@ -187,3 +187,45 @@ func (r row) Scan(into ...any) error {
 	}
 	return nil
 }
+
+// version returns the version of the tables; 0: there are none. If this usher can't work with them, that is an error.
+func (c *conn) version() (version int, err error) {
+	tables, err := c.value("SELECT count(*) FROM sqlite_master")
+	if err != nil || tables == "0" {
+		return 0, err
+	}
+	both, err := c.value("SELECT version || ' ' || compatible FROM schema_version")
+	if sqlite.ErrCode(err) == sqlite.ResultError { // no such table, or column
+		return 0, errors.New("it is the database of another program: use another file")
+	}
+	if err != nil {
+		return 0, err
+	}
+	compatible := 0
+	if _, err := fmt.Sscan(both, &version, &compatible); err != nil {
+		return 0, errors.New("the file is damaged: its version can't be read")
+	}
+	if err := migrations.Check(version, compatible); err != nil {
+		return 0, fmt.Errorf("%w: start the newer usher, or use another file", err)
+	}
+	return version, nil
+}
+
+// describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused
+// becomes a *engine.StatementError.
+func describe(err error) error {
+	switch sqlite.ErrCode(err).ToPrimary() {
+	case sqlite.ResultOK, sqlite.ResultError: // what is not SQLite's own has this code, too
+		return err
+	case sqlite.ResultTooBig, sqlite.ResultConstraint, sqlite.ResultMismatch, sqlite.ResultRange:
+		return &engine.StatementError{Err: err}
+	case sqlite.ResultNotADB, sqlite.ResultCorrupt:
+		return fmt.Errorf("the inbox's file is damaged, or is not an inbox: %w", err)
+	case sqlite.ResultReadOnly:
+		return fmt.Errorf("the inbox's file can't be written: %w: %w", engine.ErrReadOnly, err)
+	}
+	return fmt.Errorf("the inbox's file: %w", withCode(err))
+}
+
+// withCode adds which error of SQLite it is: its text says "disk I/O error" of thirty.
+func withCode(err error) error { return fmt.Errorf("%w (%s)", err, sqlite.ErrCode(err)) }

@@ -3,9 +3,11 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -15,6 +17,12 @@ import (
 )
 
 const lockEnd = ".lock"
+
+// copyEnd is behind the path of the copy that a backup makes, until it has been read.
+const copyEnd = ".backup"
+
+// ErrInUse says that another usher has the file.
+var ErrInUse = filelock.ErrInUse
 
 // markLock writes something into a lock file that is new. If somebody has removed the lock file of an usher that
 // runs, our lock is on another one and says nothing. That usher still has the inbox's file open, which is asked here.
@@ -115,45 +123,65 @@ func Check(path string) error {
 	return describe(err)
 }
 
+// files are those of the engine.
+type files struct {
+	name string // the path as it was given; it may be a link
+	path string // the file itself
+	log  *slog.Logger
+
+	opened  []os.FileInfo // at their opening, to notice when others are in their place
+	checked time.Time     // when this was last checked
+	broken  error         // a *engine.BrokenError; nil: none
+
+	// fullSince is when there was too little room for webhooks, as Unix nanoseconds; zero: there is enough.
+	fullSince atomic.Int64
+}
+
 // openFiles are the files that the engine has open, by the names under which they must stay.
-func (e *Engine) openFiles() []string {
-	return []string{e.name, e.path + "-wal", e.path + "-shm", e.path + lockEnd}
+func (f *files) openFiles() []string {
+	return []string{f.name, f.path + "-wal", f.path + "-shm", f.path + lockEnd}
 }
 
 // noteFiles remembers which files are open, for checkFiles. It takes the rights of others: they hold payloads.
-func (e *Engine) noteFiles() error {
-	for _, name := range e.openFiles() {
+func (f *files) noteFiles() error {
+	for _, name := range f.openFiles() {
 		info, err := os.Stat(name)
 		if err != nil {
 			return err
 		}
 		forOthers := runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0
 		if forOthers && os.Chmod(name, 0o600) == nil {
-			e.log.Warn("others could read or write the inbox's file: usher has set its mode to 0600", "file", name)
+			f.log.Warn("others could read or write the inbox's file: usher has set its mode to 0600", "file", name)
 		}
-		e.files = append(e.files, info)
+		f.opened = append(f.opened, info)
 	}
 	return nil
 }
 
 // checkFiles returns an error if the engine is broken, or if one of its files has been moved, removed or replaced. It
 // opens none of them: when it closed the file again, SQLite would lose its POSIX locks.
-func (e *Engine) checkFiles() error {
-	if e.broken != nil || time.Since(e.filesChecked) < time.Second/2 {
-		return e.broken
+func (f *files) checkFiles() error {
+	if f.broken != nil || time.Since(f.checked) < time.Second/2 {
+		return f.broken
 	}
-	e.filesChecked = time.Now()
-	for n, name := range e.openFiles() {
+	f.checked = time.Now()
+	for n, name := range f.openFiles() {
 		info, err := os.Stat(name)
 		if err != nil {
 			err = fmt.Errorf("the inbox's file is gone: %w", err)
-		} else if !os.SameFile(info, e.files[n]) {
+		} else if !os.SameFile(info, f.opened[n]) {
 			err = fmt.Errorf("the inbox's file %s was replaced by another one", name)
 		}
 		if err != nil {
-			e.broken = &engine.BrokenError{Err: err, Gone: true}
-			return e.broken
+			f.broken = &engine.BrokenError{Err: err, Gone: true}
+			return f.broken
 		}
 	}
 	return nil
+}
+
+// removeCopy removes what a backup has left: if usher was killed meanwhile, the next start does it.
+func removeCopy(path string) {
+	_ = os.Remove(path)
+	_ = os.Remove(path + "-journal")
 }

@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -27,75 +26,17 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-//go:embed statements.sql
-var statementsText string
-
-//go:embed 001.sql
-var schema001 string
-
-var migrations = engine.Migrations{engine.Tables + schema001}
-
-var (
-	dialect    = newDialect()
-	statements = dialect.All()
-)
-
-// newDialect also drops PostgreSQL's casts. Its parameters are $1, and SQLite's ?1. If a parameter alone is the limit,
-// SQLite plans the statement anew each time that it runs, because another limit might have a better plan: that took
-// more time than all else. And SQLite takes a negative limit for none, and would read everything; NULL it refuses.
-func newDialect() *engine.Dialect {
-	words := []string{
-		"{schema}.", "",
-		"{int}", "INTEGER", "{number}", "INTEGER",
-		"{text}", "TEXT",
-		"{json}", "TEXT",
-		"{bytes}", "BLOB",
-		"{empty}", "x''",
-		"{keyed}", "WITHOUT ROWID",
-		"{counter}", "INTEGER PRIMARY KEY AUTOINCREMENT",
-		"{lock l}", "", "{skip}", "", // the whole file is locked already
-		"{home}", "'opened'", // see migrate
-		"{list $2}", "(SELECT value FROM json_each(?2))",
-		"{size name}", "octet_length(s.name)", "{size features}", "coalesce(octet_length(s.features), 0)",
-		"::bigint", "", "::text", "",
-	}
-	for n := 1; n <= 9; n++ {
-		parameter := fmt.Sprint("?", n)
-		words = append(words,
-			fmt.Sprint("LIMIT $", n), fmt.Sprintf("LIMIT iif(%s < 0, NULL, %[1]s)", parameter),
-			fmt.Sprint("$", n), parameter)
-	}
-	return &engine.Dialect{Words: words, Statements: statementsText, Rows: func(columns []engine.Column) string {
-		values := make([]string, len(columns))
-		for i, c := range columns {
-			values[i] = fmt.Sprintf("?%d AS %s", i+1, c.Name)
-		}
-		return "(SELECT " + strings.Join(values, ", ") + ") AS n"
-	}}
-}
-
-// ErrInUse says that another usher has the file.
-var ErrInUse = filelock.ErrInUse
-
 // Engine implements engine.Engine.
 type Engine struct {
-	name string // the path as it was given; it may be a link
-	path string // the file itself
-	log  *slog.Logger
+	files
 	lock *os.File
 
 	conn    *conn      // the only connection that writes
 	readers chan *conn // connections that read and are not in use right now
-	opened  int        // how many there are
-
-	files        []os.FileInfo // at their opening, to notice when others are in their place
-	filesChecked time.Time     // when this was last checked
-	broken       error         // a *engine.BrokenError; nil: none
+	count   int        // how many there are
 
 	copying sync.Mutex // held while there is a copy; see Backup
 
-	// fullSince is when there was too little room for webhooks, as Unix nanoseconds; zero: there is enough.
-	fullSince    atomic.Int64
 	damaged      sync.Map // the statements that have found a damaged row, which was logged
 	scrubPending bool     // the write-ahead log may still have content that was erased
 }
@@ -117,9 +58,7 @@ func Open(name string, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		name:    name,
-		path:    path,
-		log:     log,
+		files:   files{name: name, path: path, log: log},
 		lock:    lock,
 		readers: make(chan *conn, engine.MaxReaders),
 		// A former process may have been killed after an erasure, before it could empty the write-ahead log.
@@ -155,7 +94,7 @@ func (e *Engine) open() (err error) {
 		if err != nil {
 			return err
 		}
-		e.opened++
+		e.count++
 		e.readers <- c
 		if _, err := c.version(); err != nil {
 			return err
@@ -226,36 +165,13 @@ func (e *Engine) migrate() error {
 // maxChecked is the size up to which a file is checked for damage at its opening.
 const maxChecked = 32 << 20
 
-// version returns the version of the tables; 0: there are none. If this usher can't work with them, that is an error.
-func (c *conn) version() (version int, err error) {
-	tables, err := c.value("SELECT count(*) FROM sqlite_master")
-	if err != nil || tables == "0" {
-		return 0, err
-	}
-	both, err := c.value("SELECT version || ' ' || compatible FROM schema_version")
-	if sqlite.ErrCode(err) == sqlite.ResultError { // no such table, or column
-		return 0, errors.New("it is the database of another program: use another file")
-	}
-	if err != nil {
-		return 0, err
-	}
-	compatible := 0
-	if _, err := fmt.Sscan(both, &version, &compatible); err != nil {
-		return 0, errors.New("the file is damaged: its version can't be read")
-	}
-	if err := migrations.Check(version, compatible); err != nil {
-		return 0, fmt.Errorf("%w: start the newer usher, or use another file", err)
-	}
-	return version, nil
-}
-
 // Shared implements engine.Engine.
 func (e *Engine) Shared() bool { return false }
 
 // Close closes the connections, and unlocks the file.
 func (e *Engine) Close() error {
 	var errs []error
-	for range e.opened {
+	for range e.count {
 		errs = append(errs, (<-e.readers).Close())
 	}
 	if e.conn != nil {
@@ -357,25 +273,6 @@ func (e *Engine) noted(err error) error {
 	}
 	return describe(err)
 }
-
-// describe adds to an error of SQLite what it means for the inbox. An error that a statement's values have caused
-// becomes a *engine.StatementError.
-func describe(err error) error {
-	switch sqlite.ErrCode(err).ToPrimary() {
-	case sqlite.ResultOK, sqlite.ResultError: // what is not SQLite's own has this code, too
-		return err
-	case sqlite.ResultTooBig, sqlite.ResultConstraint, sqlite.ResultMismatch, sqlite.ResultRange:
-		return &engine.StatementError{Err: err}
-	case sqlite.ResultNotADB, sqlite.ResultCorrupt:
-		return fmt.Errorf("the inbox's file is damaged, or is not an inbox: %w", err)
-	case sqlite.ResultReadOnly:
-		return fmt.Errorf("the inbox's file can't be written: %w: %w", engine.ErrReadOnly, err)
-	}
-	return fmt.Errorf("the inbox's file: %w", withCode(err))
-}
-
-// withCode adds which error of SQLite it is: its text says "disk I/O error" of thirty.
-func withCode(err error) error { return fmt.Errorf("%w (%s)", err, sqlite.ErrCode(err)) }
 
 // tx implements engine.Tx. Send runs the statements one after the other.
 type tx struct {
