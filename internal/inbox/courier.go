@@ -61,11 +61,16 @@ func (c *courier) Run(ctx, hard context.Context) {
 			c.logUnserved(ctx)
 		}
 	}
-	c.mu.Lock()
-	c.ending = true
-	c.mu.Unlock()
+	c.begin(c.end())
 	for c.busy() {
 		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// begin begins deliveries.
+func (c *courier) begin(leases []*lane.Lease) {
+	for _, lease := range leases {
+		go c.deliver(lease)
 	}
 }
 
@@ -73,6 +78,7 @@ func (c *courier) Run(ctx, hard context.Context) {
 func (c *courier) deliver(lease *lane.Lease) {
 	t := c.target(lease.Receiver)
 	o := c.try(t, lease)
+	c.begin(c.left(t))
 	key := lease.LaneName
 	var save func()
 	settle := &op{lanes: []webhookgate.LaneName{key}, lease: lease, size: 256}
@@ -113,7 +119,7 @@ func (c *courier) try(t *target, lease *lane.Lease) *lane.Outcome {
 	c.mu.Lock()
 	hard, stop := c.hard, c.ending
 	c.mu.Unlock()
-	o := &lane.Outcome{Lease: lease, Began: time.Now(), Aborted: true}
+	o := &lane.Outcome{Lease: lease, Aborted: true}
 	if stop || c.lanePaused(w.Platform, w.Tenant, t.Name) {
 		return o
 	}
@@ -179,7 +185,9 @@ func (c *courier) settled(t *target, o *lane.Outcome) {
 	if o.Try.Accepted() && c.cfg.Delivered != nil {
 		c.cfg.Delivered(t.Name, max(0, o.Tried.Changed.Sub(o.Tried.AgeFrom())))
 	}
-	c.logOutcome(o)
+	if o.ContentErr != nil || !o.Began.IsZero() { // else nothing was tried
+		c.logOutcome(o)
+	}
 }
 
 // logOutcome logs what came of a delivery.

@@ -9,8 +9,8 @@ import (
 	"usher/internal/receiver"
 )
 
-// Each receiver has places: so many webhooks are on their way to it at once. A transaction gives a free place a lease:
-// of a lane that it has claimed, because it is due; or of one that it has before it anyway, of an intake or an outcome.
+// Each receiver has places: so many webhooks are on their way to it at once. A transaction gives a free place, or one
+// that soon will be, a lease: of a lane that it has claimed, because it is due; or of one that it has before it anyway, of an intake or an outcome.
 //
 // Lanes that have not failed go first, those that have take at most half of the places, and a receiver's first success
 // after a while makes due what has failed since (turn.noteAccepted). That is all: what must survive the process, or what
@@ -48,17 +48,22 @@ func (p *places) wakeWriter() {
 // A target is one receiver, as the courier sees it.
 type target struct {
 	*receiver.Receiver
-	taken  int // places that have a lease
-	failed int // of these: lanes whose last try failed
-	bodies int64
-	reads  int // deliveries that have read a large body
+	leases   int           // of this process, until their outcomes are written
+	failed   int           // of these: of lanes whose last try failed
+	queue    []*lane.Lease // those that wait for a place
+	underWay int           // places that are taken
+	bodies   int64
+	reads    int // deliveries that have read a large body
 
 	mayClaim bool      // there may be lanes that are due
 	retryAt  time.Time // when the next lane that failed here is due; zero: none is known
 	notUntil time.Time // the database has refused a claim: no other one before
 }
 
-// half is how many places lanes may have whose last try failed.
+// most is how many leases there may be: as many wait as have a place, so that no place waits for a transaction.
+func (t *target) most() int { return 2 * t.Concurrency }
+
+// half is how many leases lanes may have whose last try failed: for half of the places.
 func (t *target) half() int { return max(1, t.Concurrency/2) }
 
 func (p *places) target(rc *receiver.Receiver) *target {
@@ -93,10 +98,8 @@ func (p *places) plan(ending []*lane.Lease) (claims []*claim) {
 		if !t.retryAt.IsZero() && !t.retryAt.After(now) {
 			t.mayClaim, t.retryAt = true, time.Time{}
 		}
-		free := t.Concurrency - t.taken + ended[t.Receiver]
-		// While most places are taken, one transaction for each that becomes free would be dear.
-		enough := free >= max(1, t.Concurrency/8)
-		if p.ending || !t.mayClaim || !enough || now.Before(t.notUntil) || p.paused(t.Name) {
+		free := t.most() - t.leases + ended[t.Receiver]
+		if p.ending || !t.mayClaim || free < t.half() || now.Before(t.notUntil) || p.paused(t.Name) {
 			continue
 		}
 		claims = append(claims, &claim{target: t, fresh: free, failed: min(free, max(0, t.half()-t.failed+failed[t.Receiver]))})
@@ -112,8 +115,13 @@ type dealt struct {
 	waits  map[*receiver.Receiver]bool // lanes are due that did not get a lease
 }
 
-// freePlaces are those that a transaction may give away.
-type freePlaces map[*receiver.Receiver]*struct{ all, failed int }
+// freePlaces are the leases that a transaction may give.
+type freePlaces map[*receiver.Receiver]*freeOf
+
+type freeOf struct {
+	all, failed int
+	others      bool // lanes wait that are not part of the transaction: those that come later must not pass them
+}
 
 // free returns them. ended are leases whose places are given back once the transaction is committed.
 func (p *places) free(ended []*lane.Lease) freePlaces {
@@ -124,7 +132,7 @@ func (p *places) free(ended []*lane.Lease) freePlaces {
 		return free
 	}
 	for _, of := range p.all {
-		free[of.Receiver] = &struct{ all, failed int }{of.Concurrency - of.taken, of.half() - of.failed}
+		free[of.Receiver] = &freeOf{of.most() - of.leases, of.half() - of.failed, of.mayClaim}
 	}
 	for _, lease := range ended {
 		of := free[lease.Receiver]
@@ -134,8 +142,8 @@ func (p *places) free(ended []*lane.Lease) freePlaces {
 	return free
 }
 
-// take takes what a committed transaction has leased, and has settled.
-func (p *places) take(d *dealt) {
+// take takes what a committed transaction has leased, and has settled, and returns the leases that have a place.
+func (p *places) take(d *dealt) (begin []*lane.Lease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, of := range d.claims {
@@ -155,18 +163,50 @@ func (p *places) take(d *dealt) {
 	}
 	for _, lease := range d.leases {
 		of := p.target(lease.Receiver)
-		of.taken++
+		of.leases++
 		of.failed += int(boolNumber(lease.Failed))
 		p.leases[lease.Key()] = true
 		p.unfinished++
+		of.queue = append(of.queue, lease)
+		begin = append(begin, p.fill(of)...)
 	}
 	p.wakeIfDue()
+	return begin
+}
+
+// fill returns the leases that have a place now. At the end all have one, and are then given back. p.mu is held.
+func (p *places) fill(t *target) (begin []*lane.Lease) {
+	for len(t.queue) > 0 && (t.underWay < t.Concurrency || p.ending) {
+		begin = append(begin, t.queue[0])
+		t.queue = t.queue[1:]
+		t.underWay++
+	}
+	return begin
+}
+
+// left is called when a delivery has left its place, and returns the leases that have one now.
+func (p *places) left(t *target) (begin []*lane.Lease) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t.underWay--
+	return p.fill(t)
+}
+
+// end lets nothing begin any more, and returns the leases that wait for a place.
+func (p *places) end() (begin []*lane.Lease) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ending = true
+	for _, t := range p.all {
+		begin = append(begin, p.fill(t)...)
+	}
+	return begin
 }
 
 // giveBack gives back the place of a lease. p.mu is held.
 func (p *places) giveBack(lease *lane.Lease) {
 	of := p.target(lease.Receiver)
-	of.taken--
+	of.leases--
 	if lease.Failed {
 		of.failed--
 		of.mayClaim = true
@@ -178,7 +218,7 @@ func (p *places) giveBack(lease *lane.Lease) {
 // wakeIfDue wakes the writer if there is something to claim. p.mu is held.
 func (p *places) wakeIfDue() {
 	for _, t := range p.all {
-		if t.mayClaim && t.Concurrency-t.taken >= max(1, t.Concurrency/8) && !p.ending && !time.Now().Before(t.notUntil) {
+		if t.mayClaim && t.most()-t.leases >= t.half() && !p.ending && !time.Now().Before(t.notUntil) {
 			p.wakeWriter()
 		}
 	}

@@ -215,16 +215,17 @@ func queueFirst(tx engine.Tx, names []webhookgate.LaneName, except func(webhookg
 	if len(names) == 0 {
 		return
 	}
-	excepts, sizes := make([]int64, len(names)), make([]int64, len(names))
+	excepts, leasts, sizes := make([]int64, len(names)), make([]int64, len(names)), make([]int64, len(names))
 	for i, name := range names {
 		excepts[i], sizes[i] = except(name), size
+		leasts[i] = boolNumber(excepts[i] != 0)
 	}
 	tenants, platforms, types := laneColumns(names)
 	tx.Queue("lane_first", func(r engine.Row) error {
 		w, err := scanWhole(r)
 		each(w, err)
 		return err
-	}, tenants, platforms, types, excepts, sizes)
+	}, tenants, platforms, types, excepts, leasts, sizes)
 }
 
 // snapshotColumns returns the row of a snapshot.

@@ -103,7 +103,8 @@ func (t *turn) send() {
 // load locks the lanes of operations, and reads what these name. That is one round trip, and one more if it claims.
 func (t *turn) load(ops []*op, claims []*claim) error {
 	all := make(map[webhookgate.LaneName]int64)
-	made, optional, snapshots := make(map[webhookgate.LaneName]bool), make(map[webhookgate.LaneName]bool), make(map[webhookgate.LaneName]bool)
+	made, optional := make(map[webhookgate.LaneName]bool), make(map[webhookgate.LaneName]bool)
+	first, snapshots := make(map[webhookgate.LaneName]bool), make(map[webhookgate.LaneName]bool)
 	var hooks []int64
 	var digests [][]byte
 	outcomes, numbers := false, int64(0)
@@ -112,6 +113,7 @@ func (t *turn) load(ops []*op, claims []*claim) error {
 			if all[name] = max(all[name], 0); o.lease != nil {
 				all[name], outcomes = o.lease.Webhook.ID, true
 			}
+			first[name] = first[name] || o.lease != nil || len(o.hooks) > 0
 			made[name] = made[name] || o.makes
 			optional[name] = optional[name] || o.optional
 			snapshots[name] = snapshots[name] || o.snapshots
@@ -132,7 +134,7 @@ func (t *turn) load(ops []*op, claims []*claim) error {
 		t.there[name] = true
 		return err
 	}, lanesOf(optional))
-	t.queueFirst(names, func(name webhookgate.LaneName) (except int64) { return all[name] })
+	t.queueFirst(lanesOf(first), func(name webhookgate.LaneName) (except int64) { return all[name] })
 	t.queueLanes("lane_open", t.addOpen, names)
 	t.queueSnapshots(lanesOf(snapshots))
 	if len(hooks) > 0 {
@@ -340,11 +342,18 @@ func (t *turn) lease() {
 			}
 		}
 	}
+	for _, c := range t.claims {
+		if of := free[c.Receiver]; of != nil {
+			of.others = c.seen[0] >= c.fresh
+		}
+	}
 	for _, name := range lane.SortedNames(t.Lanes) {
 		l := t.Lanes[name]
-		if rc, waits := l.Ready(); rc != nil && waits {
+		switch rc, waits := l.Ready(); {
+		case rc == nil:
+		case waits || free[rc] == nil || free[rc].others:
 			t.waits[rc] = true
-		} else if rc != nil {
+		default:
 			t.give(free, l, rc)
 		}
 	}

@@ -142,10 +142,7 @@ func (s *writer) end(t *turn, ops []*op) {
 	for _, do := range t.then {
 		do()
 	}
-	s.courier.take(&t.dealt)
-	for _, lease := range t.leases {
-		go s.courier.deliver(lease)
-	}
+	s.courier.begin(s.courier.take(&t.dealt))
 	for _, o := range t.later {
 		o.waited = true
 	}

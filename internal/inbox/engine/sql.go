@@ -28,7 +28,8 @@ const Provisional = int64(1) << 61
 type Dialect struct {
 	// Words are pairs: a text and its replacement, as in strings.NewReplacer.
 	Words []string
-	// Rows returns a table, called n, of what a statement is called with; see {rows} in statements.sql.
+	// Rows returns a table, called n, of what a statement is called with; see {rows} in statements.sql. Nil: the
+	// statement runs once for each row, and n's columns are its parameters.
 	Rows func(columns []Column) string
 	// Statements are those that the other engine spells otherwise.
 	Statements string
@@ -46,6 +47,9 @@ func (d *Dialect) Spell(sql string) string {
 		m := called.FindStringSubmatch(call)
 		return d.call(m[1], m[2])
 	})
+	if d.Rows == nil {
+		sql = withParameters(sql)
+	}
 	sql = strings.ReplaceAll(sql, "{open}", openLanes)
 	return strings.NewReplacer(append(append(slices.Clone(d.Words), state.SQL()...),
 		"{lane}", "l."+strings.Join(LaneColumns, ", l."),
@@ -73,7 +77,7 @@ func (d *Dialect) call(what, about string) string {
 			name, kind, _ := strings.Cut(c, " ")
 			columns = append(columns, Column{name, kind})
 		}
-		return d.Rows(columns)
+		return d.rows(columns)
 	}
 	t := tableOf(about)
 	var parts []string
@@ -101,11 +105,45 @@ func (d *Dialect) call(what, about string) string {
 	}
 	switch what {
 	case "rows":
-		return d.Rows(t.columns)
+		return d.rows(t.columns)
 	case "key":
 		return strings.Join(parts, " AND ")
 	}
 	return strings.Join(parts, ", ")
+}
+
+func (d *Dialect) rows(columns []Column) string {
+	if d.Rows != nil {
+		return d.Rows(columns)
+	}
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return "{parameters " + strings.Join(names, " ") + "}"
+}
+
+var (
+	fromParameters  = regexp.MustCompile(`FROM \{parameters ([^}]*)\}`)
+	joinsParameters = regexp.MustCompile(`FROM \{parameters [^}]*\}\s+JOIN (\S+ \w+) ON`)
+)
+
+// withParameters puts parameters in the place of n's columns, and n is no table any more: to read its one row
+// would cost more than what the statement does with it.
+func withParameters(sql string) string {
+	m := fromParameters.FindStringSubmatch(sql)
+	if m == nil {
+		return sql
+	}
+	if join := joinsParameters.FindStringSubmatchIndex(sql); join != nil {
+		sql = sql[:join[0]] + "FROM (SELECT 1) AS one JOIN " + sql[join[2]:join[3]] + " ON" + sql[join[1]:]
+	} else {
+		sql = strings.Replace(sql, m[0], "", 1)
+	}
+	for i, name := range strings.Fields(m[1]) {
+		sql = regexp.MustCompile(`\bn\.`+name+`\b`).ReplaceAllString(sql, fmt.Sprint("?", i+1))
+	}
+	return sql
 }
 
 // All returns the engine's statements by their names. In the files each stands below a line "-- name: NAME". A list has a

@@ -49,10 +49,10 @@ SELECT l.tenant, l.platform, l.event_type FROM {rows tenant text, platform text,
 JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type
 
 -- name: lane_first
--- The first waiting webhook of each lane that is not the one in but, with its content up to a size. It is not a part of lane_lock, which
+-- The first waiting webhook of each lane in which more wait than least, and that is not the one in but, with its content up to a size. It is not a part of lane_lock, which
 -- would see what was there before it had the lock.
-SELECT {webhook}, c.header, c.body FROM {rows tenant text, platform text, event_type text, but int, size int}
-JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type AND l.due < {never}
+SELECT {webhook}, c.header, c.body FROM {rows tenant text, platform text, event_type text, but int, least int, size int}
+JOIN {schema}.lane l ON l.tenant = n.tenant AND l.platform = n.platform AND l.event_type = n.event_type AND l.waiting > n.least
 JOIN {schema}.webhook w ON w.seq = (SELECT f.seq FROM {schema}.webhook f WHERE f.tenant = l.tenant AND f.platform = l.platform AND f.event_type = l.event_type
 	AND f.state {waiting} AND f.seq <> n.but ORDER BY f.seq LIMIT 1)
 LEFT JOIN {schema}.content c ON c.seq = w.seq AND w.size <= n.size

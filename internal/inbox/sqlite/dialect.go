@@ -3,7 +3,6 @@ package sqlite
 import (
 	_ "embed"
 	"fmt"
-	"strings"
 
 	"usher/internal/inbox/engine"
 )
@@ -46,11 +45,5 @@ func newDialect() *engine.Dialect {
 			fmt.Sprint("LIMIT $", n), fmt.Sprintf("LIMIT iif(%s < 0, NULL, %[1]s)", parameter),
 			fmt.Sprint("$", n), parameter)
 	}
-	return &engine.Dialect{Words: words, Statements: statementsText, Rows: func(columns []engine.Column) string {
-		values := make([]string, len(columns))
-		for i, c := range columns {
-			values[i] = fmt.Sprintf("?%d AS %s", i+1, c.Name)
-		}
-		return "(SELECT " + strings.Join(values, ", ") + ") AS n"
-	}}
+	return &engine.Dialect{Words: words, Statements: statementsText}
 }

@@ -18,7 +18,6 @@ import (
 	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
-	"usher/internal/clock"
 	"usher/internal/inbox/engine"
 )
 
@@ -128,41 +127,6 @@ func TestStatementsKeepTheirPlans(t *testing.T) {
 		if n := status(t, e, name, lib.SQLITE_STMTSTATUS_REPREPARE); n > 0 {
 			t.Errorf("%s was planned anew %d times", name, n)
 		}
-	}
-}
-
-// What usher does at its start, and once in a second, does not look at all lanes that wait.
-func TestStartReadsFewLanes(t *testing.T) {
-	e := opened(t, t.TempDir())
-	const lanes = 5000
-	now := time.Now().UnixMicro()
-	err := e.conn.exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
-		INSERT INTO lane
-			(tenant, platform, event_type, receiver, tail, waiting, bytes, waiting_since, last_result, last_try, due)
-		SELECT 't' || i, '', '', 'main', i, 1, 3000, i, i %% 3, i, i FROM n`, lanes))
-	if err == nil { // one of each kind lies in the future
-		err = e.conn.exec(fmt.Sprintf("UPDATE lane SET due = %d, last_try = %d WHERE tail <= 3", now+1e12, now+1e12))
-	}
-	check(t, err)
-	for _, run := range []struct {
-		name string
-		args []any
-	}{
-		{"lane_try_correct", []any{now, "main"}},
-		{"lane_due_correct", []any{now, now + 1e9, "main", 0, now, clock.Never}},
-		{"lane_due_correct", []any{now, now + 1e9, "main", 1, now + 1e9, clock.Never}},
-		{"lane_due_correct", []any{now, now + 1e9, "main", 2, now + 1e9, clock.Never}},
-		{"receivers", nil},
-	} {
-		check(t, e.conn.run(run.name, func(engine.Row) error { return nil }, run.args...))
-		if n := status(t, e, run.name, lib.SQLITE_STMTSTATUS_VM_STEP); n > lanes {
-			t.Errorf("%s takes %d steps for %d lanes", run.name, n, lanes)
-		}
-	}
-	const ahead = "SELECT count(*) FROM lane WHERE due > %d OR last_result > 0 AND last_try > %d"
-	late, err := e.conn.value(fmt.Sprintf(ahead, now, now))
-	if err != nil || late != "0" {
-		t.Errorf("%v lanes still lie in the future: %v", late, err)
 	}
 }
 
