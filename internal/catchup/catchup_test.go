@@ -40,6 +40,7 @@ func newService(t *testing.T, receivers ...string) *service {
 		Call: s.call, Inbox: s.Box.Inbox, Addresses: []*url.URL{address},
 		CaughtUp: func(n int) { s.caught += n }, Log: slog.New(slog.DiscardHandler),
 	})
+	s.began = time.Now().Add(-time.Hour)
 	return s
 }
 
@@ -89,7 +90,7 @@ func (s *service) gets(platform, tenant, body string) {
 
 func (s *service) runs(wantLeft bool) {
 	s.t.Helper()
-	left, err := s.once(s.t.Context(), time.Now().Add(-time.Hour))
+	left, err := s.once(s.t.Context())
 	if err != nil || left != wantLeft {
 		s.t.Errorf("left %v, %v", left, err)
 	}
@@ -338,7 +339,7 @@ func TestFailures(t *testing.T) {
 	s.logs(nil, body("p", "acme", "a=5"))
 	s.pass(time.Minute)
 	s.failed = outbound.CallRefusedError("Missing required permission: workflow:read")
-	if _, err := s.once(t.Context(), time.Now()); err == nil {
+	if _, err := s.once(t.Context()); err == nil {
 		t.Fatal("no error")
 	} else {
 		s.note(err)
