@@ -30,6 +30,7 @@ import (
 	"usher/internal/entitlements"
 	"usher/internal/guard"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/receiver"
 	"usher/internal/secret"
 )
@@ -58,6 +59,10 @@ type Config struct {
 	Decisions *Decisions
 	// Inbox is nil if there is none.
 	Inbox *inbox.Inbox
+	// ReadLog is a run of reconcile over the billing service's webhook log; see catchup.CatchUp.Reconcile. Nil: usher does
+	// not read it.
+	ReadLog func(ctx context.Context, run string, since time.Time, mode lane.ReconcileMode,
+		tell func(some []lane.Compared, seen int) error) (*inbox.Run, error)
 	// Platforms returns the platforms that have a tenant with this code.
 	Platforms func(ctx context.Context, tenant string) ([]string, error)
 	// Entitlements returns what a tenant may use. Required with an inbox.

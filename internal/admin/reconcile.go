@@ -20,12 +20,14 @@ import (
 // The call of 'usher reconcile' is POST /api/reconcile. The first line of its body says what is asked for. The first
 // call begins a run. Then one for each pass carries what the command's program has printed, line by line, and the
 // results back, in one stream: a pass that compares, and one that takes in. Only the server can read the lines, because
-// it has the schema.
+// it has the schema. Over the billing service's webhook log a pass carries no lines: the server reads it.
 type (
 	// RunCall is the first line of a call. Without a run it begins one.
 	RunCall struct {
 		inbox.Pass
-		About string `json:"about,omitempty"` // the flags of the command
+		About string    `json:"about,omitempty"` // the flags of the command
+		Log   bool      `json:"log,omitempty"`   // over the webhook log
+		Since time.Time `json:"since,omitzero"`  // how far back that is read; zero: as far as any
 	}
 
 	// RunLine is a line of an answer.
@@ -108,8 +110,11 @@ func (h *Handler) reconcile(c *call) error {
 	switch {
 	case err != nil:
 		return badBody(err)
+	case asked.Log && h.cfg.ReadLog == nil:
+		return badRequest("usher does not read the billing service's webhook log: set USHER_WEBHOOK_CATCH_UP_URL for it, " +
+			"or reconcile with a command that prints the tenants: usher reconcile -- CMD")
 	case asked.Run != "":
-		h.runPass(s, c.Request, asked.Pass)
+		h.runPass(s, c.Request, &asked)
 		return nil
 	}
 	var run *inbox.Run
@@ -126,17 +131,24 @@ func (h *Handler) reconcile(c *call) error {
 	return err
 }
 
-// runPass is one pass over the lines. It reads and writes at the same time.
-func (h *Handler) runPass(s *runStream, r *http.Request, pass inbox.Pass) {
-	_ = s.EnableFullDuplex()
-	run, err := h.cfg.Inbox.Reconcile(r.Context(), pass, s.next, func(some []lane.Compared, seen int) error {
+// runPass is one pass over the lines, or over the log. It reads and writes at the same time.
+func (h *Handler) runPass(s *runStream, r *http.Request, pass *RunCall) {
+	tell := func(some []lane.Compared, seen int) error {
 		for n := range some {
 			if err := s.Encode(RunLine{Tenant: &some[n]}); err != nil {
 				return err
 			}
 		}
 		return s.send(RunLine{Compared: seen})
-	})
+	}
+	var run *inbox.Run
+	var err error
+	if pass.Log {
+		run, err = h.cfg.ReadLog(r.Context(), pass.Run, pass.Since, pass.Mode, tell)
+	} else {
+		_ = s.EnableFullDuplex()
+		run, err = h.cfg.Inbox.Reconcile(r.Context(), pass.Pass, s.next, tell)
+	}
 	if err != nil {
 		h.cfg.Log.Warn("reconcile failed", "run", pass.Run, "why", err, "who", nameOf(r), "from", r.RemoteAddr)
 		_ = s.send(RunLine{Error: err.Error()})

@@ -40,6 +40,7 @@ func newService(t *testing.T, receivers ...string) *service {
 		Call: s.call, Inbox: s.Box.Inbox, Addresses: []*url.URL{address},
 		CaughtUp: func(n int) { s.caught += n }, Log: slog.New(slog.DiscardHandler),
 	})
+	s.began = time.Now().Add(-time.Hour)
 	return s
 }
 
@@ -89,7 +90,7 @@ func (s *service) gets(platform, tenant, body string) {
 
 func (s *service) runs(wantLeft bool) {
 	s.t.Helper()
-	left, err := s.once(s.t.Context(), time.Now().Add(-time.Hour))
+	left, err := s.once(s.t.Context())
 	if err != nil || left != wantLeft {
 		s.t.Errorf("left %v, %v", left, err)
 	}
@@ -338,7 +339,7 @@ func TestFailures(t *testing.T) {
 	s.logs(nil, body("p", "acme", "a=5"))
 	s.pass(time.Minute)
 	s.failed = outbound.CallRefusedError("Missing required permission: workflow:read")
-	if _, err := s.once(t.Context(), time.Now()); err == nil {
+	if _, err := s.once(t.Context()); err == nil {
 		t.Fatal("no error")
 	} else {
 		s.note(err)
@@ -424,5 +425,126 @@ func TestWake(t *testing.T) {
 		if c.GateAnswered(step.status); woken() != step.want {
 			t.Errorf("after %d: %v", step.status, woken())
 		}
+	}
+}
+
+// asks has somebody ask for a run over the log.
+func (s *service) asks(since time.Time, mode lane.ReconcileMode, want string) {
+	s.t.Helper()
+	begun, _, err := s.BeginRun(nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var said []string
+	run, err := s.Reconcile(s.t.Context(), begun.ID, since, mode, func(some []lane.Compared, _ int) error {
+		for _, c := range some {
+			said = append(said, fmt.Sprintf("%s %s%v %v", c.Tenant, c.Result, c.Changes, c.Applied))
+		}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if got := strings.Join(append(said, run.Found.String(), run.Failed), "; "); got != want {
+		s.t.Errorf("%s: %s\nwant %s", mode, got, want)
+	}
+}
+
+// A run that somebody asks for says what it would take in, or takes it in. The next run of usher's own begins where it
+// would have begun without it.
+func TestReconcile(t *testing.T) {
+	s := newService(t)
+	s.gets("p", "acme", body("p", "acme", "a=5"))
+	s.gets("p", "same", body("p", "same", "a=5"))
+	s.gets("p", "gone", body("p", "gone", "a=5"))
+	s.gets("p", "busy", body("p", "busy", "a=5"))
+	s.pass(time.Minute)
+	if _, err := s.Erase("p", "gone"); err != nil {
+		t.Fatal(err)
+	}
+	s.runs(false)
+	s.logs(nil, body("p", "acme", "a=6"))
+	s.pass(time.Hour)
+	s.logs(nil, body("p", "new", "a=7"))
+	s.logs("422", strings.ReplaceAll(body("p", "bad", "a=5"), "5", `"5"`))
+	s.logs(nil, body("p", "busy", "a=6"))
+	s.pass(time.Minute)
+	s.Take("p", "busy", body("p", "busy", "a=7"))
+	s.Miss(time.Now())
+	for range 2 {
+		s.asks(time.Time{}, lane.ToCompare, "busy left[] false; new new[+ a (7)] false; acme differs[a 5 → 6] false; "+
+			"1 equal, 1 differs, 1 new, 1 left, 2 passed over; ")
+	}
+	s.want("acme", "delivered "+a5)
+	s.want("new")
+	s.want("bad") // nor is it recorded
+	s.asks(s.now.Add(-10*time.Minute), lane.ToApply, "busy left[] false; new new[+ a (7)] true; 1 new, 1 left, 1 taken in, 1 passed over; ")
+	s.want("new", "catch-up delivered "+a7)
+	s.want("bad", "invalid "+strings.ReplaceAll(a5, "5", `"5"`))
+	s.want("acme", "delivered "+a5)
+	s.asks(time.Time{}, lane.ToApply, "busy left[] false; acme differs[a 5 → 6] true; 2 equal, 1 differs, 1 left, 1 taken in, 2 passed over; ")
+	s.want("acme", "catch-up delivered "+a6, "delivered "+a5)
+	s.logs("200", body("p", "busy", "a=7"))
+	s.pass(2 * time.Minute)
+	if s.Stats().Missed.Webhooks != 1 {
+		t.Error("one was left, and nothing is missed")
+	}
+	s.asks(time.Time{}, lane.ToCompare, "4 equal, 2 passed over; ")
+	testkit.Eventually(t, "nothing is missed", func() bool { return s.Stats().Missed.Webhooks == 0 && !s.Stats().Reconciled.IsZero() })
+	if st := s.State(); st.Webhooks != 0 {
+		t.Errorf("%+v: somebody has asked for it, and was told", st)
+	}
+	s.runs(false)
+	s.log = s.log[len(s.log)-2:]
+	s.asks(time.Time{}, lane.ToApply, "acme differs[a 6 → 5] false; 1 equal, 1 differs; the webhook log ends before the newest webhook that usher has read there: is it that of the same account?")
+	for n := range s.log {
+		s.log[n].URL = "https://other.example.com/webhooks"
+	}
+	s.asks(time.Time{}, lane.ToCompare, "nothing; the webhook log has no webhook that was sent to this gate: is USHER_WEBHOOK_CATCH_UP_URL right?")
+}
+
+// Whoever has asked for a run hears why the log could not be read.
+func TestReconcileFails(t *testing.T) {
+	s := newService(t)
+	s.failed = errors.New("the service answered 500")
+	begun, _, err := s.BeginRun(nil)
+	if err == nil {
+		_, err = s.Reconcile(t.Context(), begun.ID, time.Time{}, lane.ToApply, func([]lane.Compared, int) error { return nil })
+	}
+	if err == nil || err.Error() != "cannot read the billing service's webhook log: the service answered 500" {
+		t.Error(err)
+	}
+}
+
+// What was caught up lately is one sentence: how many webhooks of how many tenants, and whether usher was down then.
+func TestCaughtLately(t *testing.T) {
+	s := newService(t)
+	s.began = time.Now()
+	s.logs(nil, body("p", "old", "a=5"))
+	s.pass(time.Minute)
+	s.runs(false) // the first of all
+	if st := s.State(); st.Webhooks != 0 {
+		t.Errorf("%+v", st)
+	}
+	s.pass(time.Hour)
+	s.logs(nil, body("p", "acme", "a=6"))
+	s.logs(nil, body("p", "globex", "a=6"))
+	s.pass(4 * time.Minute)
+	s.logs(nil, body("p", "other", "a=6"))
+	s.pass(time.Minute)
+	s.runs(false)
+	s.logs(nil, body("p", "acme", "a=7"))
+	s.pass(2 * time.Minute)
+	s.runs(false)
+	st := s.State()
+	if st.Webhooks != 4 || st.Tenants != 3 || !st.Down || st.To.Sub(st.From).Round(time.Minute) != 4*time.Minute || st.CaughtAt.IsZero() {
+		t.Errorf("%+v", st)
+	}
+	s.began = time.Now().Add(-time.Hour)
+	s.logs("503", body("p", "acme", "a=8"))
+	s.pass(2 * time.Minute)
+	s.runs(false)
+	if st := s.State(); st.Webhooks != 5 || st.Down {
+		t.Errorf("%+v", st)
 	}
 }

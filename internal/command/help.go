@@ -23,7 +23,7 @@ Usage:
                      programs and your receiver on it
   usher exec -- CMD ARG...
                      run a command that calls the billing service
-  usher reconcile -- CMD ARG...
+  usher reconcile [-- CMD ARG...]
                      find changes that usher does not know: compare what the
                      billing service says of each tenant with what usher knows
   usher check        try the settings without opening a port

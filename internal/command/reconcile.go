@@ -27,15 +27,21 @@ import (
 	"usher/internal/text"
 )
 
-const reconcileUsage = `Usage: usher reconcile [--apply [--no-deliver] [--max N] [--yes]] [--partial]
+const reconcileUsage = `Usage: usher reconcile [--since WHEN] [--apply [--yes]] [--json]
+       usher reconcile [--apply [--no-deliver] [--max N] [--yes]] [--partial]
                        [--json] -- CMD ARG...
 
-Finds changes that usher does not know, because their webhook was lost. CMD asks
-the billing service, and prints one tenant on a line: the payload of a webhook
-({"tenant":{"code":...},"change":{"features":[...]}}), or a whole webhook.
-usher compares that with what it knows, and says what differs.
+Finds changes that usher does not know, because their webhook was lost. It needs
+a running usher with a gate and an inbox.
 
-It needs a running usher with a gate and an inbox. CMD is a script of yours, see
+Without CMD usher reads the billing service's webhook log of the last 30 days,
+as catch-up does, and says what differs. usher needs USHER_WEBHOOK_CATCH_UP_URL
+for it. What no webhook ever said needs CMD: changes while the webhooks were
+switched off, or from the time before usher.
+
+CMD asks the billing service, and prints one tenant on a line: the payload of a
+webhook ({"tenant":{"code":...},"change":{"features":[...]}}), or a whole
+webhook. usher compares that with what it knows. It is a script of yours, see
 examples/reconcile. usher waits 5 seconds first, because a list may lag.
 
 CMD runs as under 'usher exec': it calls the billing service at $USHER_URL,
@@ -43,22 +49,29 @@ without a token. It must ask now: a saved list is no answer.
 
   --apply        take in what differs or is new: usher makes a webhook of each,
                  and delivers it. It says how many and asks first
+  --yes          do not ask
+  --json         lines of JSON, the last one with the numbers
+
+Without CMD:
+
+  --since WHEN   read the log back to 12h (or 2026-01-31T08:00), 30 days at most
+
+With CMD:
+
   --no-deliver   with --apply: take them in, and deliver nothing; for the first
                  day, with a receiver that is right already
   --max N        with --apply: if more than N would be taken in, take in none.
                  By default a tenth of the tenants that usher knows, but 5 at
                  least and 100 at most; 0: any number
-  --yes          do not ask
   --partial      the list is not meant to be whole: no tenant is unlisted
-  --json         lines of JSON, the last one with the numbers
 
 The results:
 
   equal     usher answers with the same features
   differs   usher answers with other features
   new       usher does not know the tenant, or cannot read its features
-  left      not compared: something came for it since CMD began to ask, or
-            somebody erased it
+  left      not compared: something came for it right before or since usher
+            began to ask, or, with CMD, somebody erased it
   unlisted  usher says that the tenant may use something, and CMD did not print
             it. If it was cancelled, print it with "features":[]
 
@@ -70,8 +83,9 @@ Exit code 0: all that could be compared is equal now. 3: a tenant differs, is
 new or unlisted. 1: it failed, and nothing was taken in, or not all. 2: wrong
 settings or usage.
 
-It uses the settings of the billing service and of the admin port. With the
-units of deploy/systemd, run as root: systemctl start usher-reconcile. Or:
+It uses the settings of the admin port and, with CMD, of the billing service.
+With the units of deploy/systemd, run as root: systemctl start usher-reconcile.
+Or:
 
   USHER_CLIENT_SECRET_FILE=/etc/usher/client-secret \
     usher --env-file /etc/usher/usher.env --env-file /etc/usher/gate.env \
@@ -86,8 +100,10 @@ type reconcileCall struct {
 	*adminAPI
 	apply, noDeliver, yes, json, partial bool
 
-	max     int // -1: the default
-	command []string
+	max     int       // -1: the default
+	since   time.Time // zero: as far back as any
+	typed   string    // --since, as it was typed
+	command []string  // empty: the service's webhook log is read
 
 	job     *job.Job
 	calls   bool // the command can call the billing service
@@ -108,7 +124,10 @@ func reconcileCommand(ctx context.Context, p *Process, args []string) (err error
 	if err := c.parse(args); err != nil {
 		return err
 	}
-	c.job, c.calls = newJob(p, c.command), settings.Environment(p.Environ)["USHER_BASE_URL"] != ""
+	if !c.readsLog() {
+		c.job = newJob(p, c.command)
+	}
+	c.calls = !c.readsLog() && settings.Environment(p.Environ)["USHER_BASE_URL"] != ""
 	stdin, _ := p.Stdin.(*os.File)
 	if c.apply && !c.yes && (stdin == nil || !text.IsTerminal(stdin)) {
 		return usageErrorf("--apply asks before it takes anything in, and there is no terminal: use --yes")
@@ -122,11 +141,13 @@ func reconcileCommand(ctx context.Context, p *Process, args []string) (err error
 		return err
 	}
 	c.client.Timeout = 0 // the calls last as long as the run
-	forget, err := c.openFile()
-	if err != nil {
-		return err
+	if !c.readsLog() {
+		forget, err := c.openFile()
+		if err != nil {
+			return err
+		}
+		defer forget()
 	}
-	defer forget()
 	// Before the command starts, because it may survive a signal that means usher, too.
 	signals, stop := job.Notify(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
@@ -152,6 +173,14 @@ func (c *reconcileCall) parse(args []string) error {
 	f.BoolVar(&c.json, "json", false, "")
 	f.BoolVar(&c.partial, "partial", false, "")
 	f.IntVar(&c.max, "max", -1, "")
+	f.Func("since", "", func(typed string) (err error) {
+		now := time.Now()
+		if c.since, err = parseWhen(typed, now); err == nil && c.since.After(now) {
+			err = errors.New("this time is still to come")
+		}
+		c.typed = typed
+		return err
+	})
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return err
@@ -166,17 +195,28 @@ func (c *reconcileCall) parse(args []string) error {
 			return usageErrorf("--%s is only for --apply", name)
 		}
 	}
+	for _, name := range []string{"no-deliver", "max", "partial"} {
+		if given[name] && c.readsLog() {
+			return usageErrorf("--%s needs a command that prints the tenants, as in: usher reconcile -- ./tenants.sh", name)
+		}
+	}
 	switch {
+	case c.readsLog() && len(args) > 0 && args[len(args)-1] == "--": // a script whose variable is empty
+		return usageErrorf("needs a command after --, as in: usher reconcile -- ./tenants.sh")
+	case c.readsLog():
+	case given["since"]:
+		return usageErrorf("--since is for the webhook log, not for a command")
 	case given["max"] && c.max < 0:
 		return usageErrorf("--max %d: write a whole number, 0 for any", c.max)
-	case len(c.command) == 0:
-		return usageErrorf("needs a command that prints the tenants, as in: usher reconcile -- ./tenants.sh")
 	case len(c.command) == len(args) || args[len(args)-len(c.command)-1] != "--":
 		// So that nobody takes a flag behind CMD for one of usher's.
 		return usageErrorf("write -- before the command, as in: usher reconcile -- ./tenants.sh")
 	}
 	return nil
 }
+
+// readsLog says that usher reads the billing service's webhook log: there is no command.
+func (c *reconcileCall) readsLog() bool { return len(c.command) == 0 }
 
 // flags returns the flags that say what was asked for.
 func (c *reconcileCall) flags() string {
@@ -186,7 +226,7 @@ func (c *reconcileCall) flags() string {
 		flag string
 	}{
 		{c.apply, "--apply"}, {c.noDeliver, "--no-deliver"}, {c.partial, "--partial"},
-		{c.max >= 0, fmt.Sprint("--max ", c.max)},
+		{c.max >= 0, fmt.Sprint("--max ", c.max)}, {c.typed != "", "--since " + text.Quote(c.typed)},
 	} {
 		if f.on {
 			all = append(all, f.flag)
@@ -214,7 +254,7 @@ var errInterrupted = errors.New("interrupted")
 
 // begin begins the run.
 func (c *reconcileCall) begin(ctx context.Context) error {
-	answer, err := c.stream(ctx, admin.RunCall{About: c.flags()}, http.NoBody)
+	answer, err := c.stream(ctx, admin.RunCall{About: c.flags(), Log: c.readsLog()}, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -255,6 +295,10 @@ func (c *reconcileCall) stream(ctx context.Context, asked admin.RunCall, list io
 
 // runAll runs the command, compares what it has printed, and takes in what may be taken in.
 func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc) (*inbox.Run, error) {
+	if c.readsLog() {
+		c.endOnSignal(ctx, end)
+		return c.readLog(ctx)
+	}
 	c.progress.show("waiting %v, because the service's lists may lag, then running the command", listLag)
 	c.progress.end()
 	select {
@@ -271,18 +315,64 @@ func (c *reconcileCall) runAll(ctx context.Context, end context.CancelCauseFunc)
 	for len(c.signals) > 0 {
 		<-c.signals
 	}
-	go func() { // the next one ends the run
+	c.endOnSignal(ctx, end)
+	run, err := c.compareAll(ctx, failed)
+	if err != nil || !c.apply || run.Failed != "" {
+		return run, err
+	}
+	return c.applyAll(ctx, run)
+}
+
+// endOnSignal has the next signal end the run.
+func (c *reconcileCall) endOnSignal(ctx context.Context, end context.CancelCauseFunc) {
+	go func() {
 		select {
 		case <-c.signals:
 			end(errInterrupted)
 		case <-ctx.Done():
 		}
 	}()
-	run, err := c.compareAll(ctx, failed)
-	if err != nil || !c.apply || run.Failed != "" {
-		return run, err
+}
+
+// readLog asks usher to read the billing service's webhook log: to compare, and once more to take in what differs.
+func (c *reconcileCall) readLog(ctx context.Context) (*inbox.Run, error) {
+	mode, show := lane.ToCompare, c.report
+	if c.apply {
+		mode = lane.ToApply
 	}
-	return c.applyAll(ctx, run)
+	if c.apply && !c.yes {
+		run, err := c.pass(ctx, inbox.Pass{Mode: lane.ToCompare}, http.NoBody, func(r *lane.Compared) {
+			if !c.json { // its line says whether it was applied
+				c.report(r)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		n := run.Found.Open()
+		yes := n > 0 && run.Failed == ""
+		if yes {
+			if yes, err = c.confirmed(ctx, n); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case yes:
+			show = func(r *lane.Compared) {
+				if c.json || !r.Applied {
+					c.report(r)
+				}
+			}
+		case c.json:
+			mode = lane.ToCompare
+		default:
+			if n > 0 {
+				c.say("Nothing was taken in.\n")
+			}
+			return run, nil
+		}
+	}
+	return c.pass(ctx, inbox.Pass{Mode: mode}, http.NoBody, show)
 }
 
 // runCommand runs the command, and says why what it has printed cannot be trusted; empty: it can.
@@ -316,7 +406,7 @@ func (c *reconcileCall) runCommand(ctx context.Context) (failed string, err erro
 func (c *reconcileCall) pass(ctx context.Context, p inbox.Pass, lines io.Reader, each func(*lane.Compared)) (
 	*inbox.Run, error) {
 	p.Run = c.begun.Run.ID
-	answer, err := c.stream(ctx, admin.RunCall{Pass: p}, lines)
+	answer, err := c.stream(ctx, admin.RunCall{Pass: p, Log: c.readsLog(), Since: c.since}, lines)
 	if err != nil {
 		return nil, err
 	}

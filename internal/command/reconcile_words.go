@@ -46,6 +46,11 @@ func (c *reconcileCall) report(r *lane.Compared) {
 		words = cmp.Or(words, "no features")
 	case lane.Left:
 		words = "something came for it since the command began to ask, or somebody erased it"
+		if c.readsLog() {
+			words = "something came for it right before or since usher read the log: run it again in a minute"
+		}
+	case lane.Differs:
+		words = cmp.Or(words, "not in its features")
 	case lane.Unlisted:
 		words = "usher says that it may use something, and the command did not print it"
 	}
@@ -99,12 +104,12 @@ func (c *reconcileCall) advice(run *inbox.Run) (words string) {
 	}
 	if n := run.Found[lane.Differs] + run.Found[lane.NewTenant]; n > 0 && !c.apply {
 		flags := "--apply"
-		if c.begun.Known == 0 {
+		if c.begun.Known == 0 && !c.readsLog() {
 			words += "usher knows no tenant yet. If your receiver is right already, " +
 				"add --no-deliver: usher then takes the tenants in, and delivers nothing.\n"
 			flags += " --no-deliver"
 		}
-		if n > c.defaultMax() {
+		if n > c.defaultMax() && !c.readsLog() {
 			flags += fmt.Sprint(" --max ", n)
 		}
 		words += "Nothing was changed. To take in what differs or is new:\n  " + c.nextLine(flags) + "\n"
@@ -118,7 +123,10 @@ func (c *reconcileCall) advice(run *inbox.Run) (words string) {
 
 // nextLine returns the command line with other flags.
 func (c *reconcileCall) nextLine(flags string) string {
-	line, command := "usher reconcile "+strings.TrimSpace(flags+" "+c.flags())+" --", ""
+	line, command := "usher reconcile "+strings.TrimSpace(flags+" "+c.flags()), ""
+	if !c.readsLog() {
+		line += " --"
+	}
 	for _, arg := range c.command {
 		command += " " + text.Quote(arg)
 	}

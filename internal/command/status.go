@@ -104,6 +104,9 @@ func (p *Process) statusText(s *status.Status) string {
 	for _, line := range view.Rows(rows) {
 		out.WriteString(line + "\n")
 	}
+	if s.CaughtUp != "" {
+		fmt.Fprintf(&out, "\nusher %s.\n", s.CaughtUp)
+	}
 	switch {
 	case len(s.Troubles) > 0:
 	case s.Starting:

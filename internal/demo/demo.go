@@ -39,7 +39,7 @@ const (
 // Run runs the demo until ctx ends or a signal arrives.
 func Run(ctx context.Context, c Config) error {
 	given := settings.Environment(c.Environ)
-	config := sandbox.Config{Listen: "127.0.0.1:0", ReceiverListen: "127.0.0.1:0", TokenLife: tokenLife}
+	config := sandbox.Config{Listen: "127.0.0.1:0", ReceiverListen: "127.0.0.1:0", TokenLife: tokenLife, LogEarlier: time.Minute}
 	if given["USHER_WEBHOOK_FORWARD_URL"] != "" {
 		config.ReceiverListen = "off"
 	}
@@ -134,6 +134,7 @@ func environment(box *sandbox.Sandbox, given map[string]string, inboxDir string)
 		"USHER_WEBHOOK_FORWARD_URL=" + box.ReceiverURL,
 		"USHER_WEBHOOK_TOKEN=" + webhookToken,
 		"USHER_WEBHOOK_INBOX=file:" + filepath.Join(inboxDir, "inbox.db"),
+		"USHER_WEBHOOK_CATCH_UP_URL=" + serve.LocalURL,
 	}
 	used := usedSettings
 	if box.Receiver == nil {

@@ -1,9 +1,11 @@
 package demo
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +15,9 @@ import (
 	"strings"
 	"time"
 
+	"usher/internal/admin"
+	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/sandbox"
 	"usher/internal/serve"
 	"usher/internal/settings"
@@ -84,7 +89,9 @@ func (s *story) tell(startProgram func()) bool {
 	if !s.ownReceiver() {
 		steps = append(steps,
 			step{"Your receiver goes down. Webhooks wait in usher's inbox: none is lost.", s.outage},
-			step{"Your receiver does not accept a webhook. usher parks it until you decide.", s.park})
+			step{"Your receiver does not accept a webhook. usher parks it until you decide.", s.park},
+			step{"usher is unreachable while globex changes twice: the service drops both\n" +
+				"webhooks. Its log has them, and usher finds there what it has missed.", s.missed})
 	}
 	for i, step := range steps {
 		s.say.step(i+1, step.title)
@@ -98,12 +105,15 @@ func (s *story) tell(startProgram func()) bool {
 }
 
 // acme returns a state of acme, the tenant in the story.
-func acme(users int, more ...string) sandbox.State {
+func acme(users int, more ...string) sandbox.State { return sold("acme", users, more...) }
+
+// sold returns a state of a tenant.
+func sold(tenant string, users int, more ...string) sandbox.State {
 	features := map[string]*int{"users": &users}
 	for _, code := range more {
 		features[code] = nil
 	}
-	return sandbox.State{Tenant: "acme", Features: features}
+	return sandbox.State{Tenant: tenant, Features: features}
 }
 
 func (s *story) revoke() {
@@ -161,6 +171,58 @@ func (s *story) park() {
 	number := s.webhooks()[id].ID
 	call(s.ctx, s.admin, http.MethodPost, "/api/webhooks/"+number+"/redeliver", "", nil)
 	s.result("usher inbox redeliver "+number, s.waitForResult(id))
+}
+
+// missed shows a reconcile with the service's log. usher reads the log by itself, too, but nobody waits that long here.
+func (s *story) missed() {
+	reaches := s.box.Sender.Client.Transport
+	s.box.Sender.Client.Transport = unreachable{}
+	s.webhook("globex: 10 users", sold("globex", 10))
+	s.webhook("globex: 20 users, sso", sold("globex", 20, "sso"))
+	s.box.Sender.Client.Transport = reaches
+	s.result("usher reachable again", "")
+	s.checkOf("globex")
+	defer s.muteWarnings()()
+	before := len(s.box.Receiver.Deliveries())
+	s.result("usher reconcile --apply", fmt.Sprintf("%d taken in", s.reconcile()))
+	for range 200 {
+		if len(s.box.Receiver.Deliveries()) > before || !pause(s.ctx, 10*time.Millisecond) {
+			break
+		}
+	}
+	for _, d := range s.box.Receiver.Deliveries()[before:] {
+		s.result(d.Summary, "delivered")
+	}
+	s.checkOf("globex")
+}
+
+// unreachable is the network without usher.
+type unreachable struct{}
+
+func (unreachable) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("connection refused")
+}
+
+// reconcile takes in what the service's log has and usher does not, and returns how many tenants that were.
+func (s *story) reconcile() (applied int) {
+	var line admin.RunLine
+	ask := func(asked admin.RunCall) {
+		body, _ := json.Marshal(asked) // strings
+		resp, err := s.admin.Call(s.ctx, http.MethodPost, "/api/reconcile", bytes.NewReader(body))
+		if err != nil {
+			return
+		}
+		defer resp.Body.Close()
+		for d := json.NewDecoder(resp.Body); d.Decode(&line) == nil; { // the last one has the result
+		}
+	}
+	if ask(admin.RunCall{Log: true, About: "--apply"}); line.Run != nil {
+		ask(admin.RunCall{Log: true, Pass: inbox.Pass{Run: line.Run.ID, Mode: lane.ToApply}})
+	}
+	if line.Run == nil {
+		return 0
+	}
+	return line.Run.Found[lane.Applied]
 }
 
 // webhook sends a snapshot, prints the result, and returns the webhook's id.
@@ -327,10 +389,14 @@ func query(ctx context.Context, port *serve.Client) string {
 }
 
 // check asks whether acme may use sso, as a customer's program does.
-func (s *story) check() {
-	status := call(s.ctx, s.entitlements, http.MethodGet, "/v1/check?tenant=acme&feature=sso", "", nil)
-	word := map[int]string{0: "no answer", http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no"}[status]
-	s.result("check    may acme use sso?", cmp.Or(word, fmt.Sprint(status)))
+func (s *story) check() { s.checkOf("acme") }
+
+func (s *story) checkOf(tenant string) {
+	status := call(s.ctx, s.entitlements, http.MethodGet, "/v1/check?feature=sso&tenant="+tenant, "", nil)
+	word := map[int]string{
+		0: "no answer", http.StatusNoContent: "204 yes", http.StatusForbidden: "403 no", http.StatusNotFound: "404 unknown tenant",
+	}[status]
+	s.result("check    may "+tenant+" use sso?", cmp.Or(word, fmt.Sprint(status)))
 }
 
 // webhook is a webhook in the admin API.

@@ -5,11 +5,16 @@ package e2e
 import (
 	"bufio"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -123,7 +128,11 @@ func TestReconcileUsage(t *testing.T) {
 	t.Parallel()
 	ran := filepath.Join(t.TempDir(), "ran")
 	for args, want := range map[string]string{
-		"--apply --yes":                  "2 usher reconcile needs a command",
+		"--apply --yes --":               "2 usher reconcile needs a command",
+		"--partial":                      "--partial needs a command",
+		"--apply":                        "there is no terminal: use --yes",
+		"--since soon":                   "write a time",
+		"--since 3d -- touch " + ran:     "--since is for the webhook log",
 		"touch " + ran:                   "2 usher reconcile: write -- before the command",
 		"--no-deliver -- touch " + ran:   "--no-deliver is only for --apply",
 		"--yes -- touch " + ran:          "--yes is only for --apply",
@@ -144,6 +153,68 @@ func TestReconcileUsage(t *testing.T) {
 	}
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("the command ran")
+	}
+}
+
+// What was lost is in the service's log: the first run says it, --apply delivers it, and after that nothing differs.
+func TestReconcileWithTheLog(t *testing.T) {
+	t.Parallel()
+	gate := testkit.FreeAddress(t)
+	address := "http://" + gate + "/webhooks"
+	s := startSandbox(t, "--webhooks-to", address, "--token", webhookToken)
+	// What is younger than 30 seconds may still come by itself. So this service's clock is a minute ahead of its log's.
+	service, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read atomic.Int32
+	ahead := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(service) },
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Set("Date", time.Now().Add(time.Minute).UTC().Format(http.TimeFormat))
+			if r.Request.URL.Path == "/graphql" {
+				read.Add(1)
+			}
+			return nil
+		},
+	})
+	defer ahead.Close()
+	environ := append(s.environ, "USHER_BASE_URL="+ahead.URL, "USHER_LISTEN=127.0.0.1:0", "USHER_ADMIN_LISTEN=127.0.0.1:0", "USHER_WEBHOOK_LISTEN="+gate,
+		"USHER_LOG_FORMAT=json", "USHER_WEBHOOK_ANSWER_WITHIN=10s", fileInbox(t.TempDir()))
+	reconcile := func(u *usher, args string) string {
+		code, stdout, stderr := ended(t, []string{"USHER_ADMIN_LISTEN=" + u.admin}, append([]string{"reconcile"}, strings.Fields(args)...)...)
+		return fmt.Sprintf("%d %s%s", code, stdout, stderr)
+	}
+	want := func(what, got string, all ...string) {
+		t.Helper()
+		for _, w := range all {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s: no %q in:\n%s", what, w, got)
+			}
+		}
+	}
+	u := startBuilt(t, environ).ready(t)
+	want("without the setting", reconcile(u, ""), "2 ", "set USHER_WEBHOOK_CATCH_UP_URL for it, or reconcile with a command")
+	u.Stop()
+	<-u.Ended
+
+	u = startBuilt(t, append(environ, "USHER_WEBHOOK_CATCH_UP_URL="+address)).ready(t)
+	testkit.Eventually(t, "usher's own first run", func() bool { return read.Load() > 0 })
+	s.want(t, 0, "nothing was sent\n", "send", "acme", "users=30", "--lost")
+	want("the first run", reconcile(u, ""), "3 new      crm/acme                  + users (30)\n", "Compared: 1 new.\n",
+		"Nothing was changed. To take in what differs or is new:\n  usher reconcile --apply\n")
+	want("--json", reconcile(u, "--json --since 1h"), `3 {"result":"new","platform":"crm","tenant":"acme","changes":["+ users (30)"],"applied":false}`, `{"summary":{"applied":0,`)
+	if strings.Contains(s.Stderr.String(), "receiver: acme") {
+		t.Error("it was delivered, and nobody asked for that")
+	}
+	want("--apply", reconcile(u, "--apply --yes"), "0 new      crm/acme", "1 tenant taken in.")
+	testkit.Eventually(t, "delivered", func() bool {
+		return strings.Contains(s.Stderr.String(), "receiver: acme (crm/acme): users ≤ 30: 200\n")
+	})
+	want("again", reconcile(u, ""), "0 Nothing differs. Compared: 1 equal.\n")
+	code, actions, _ := ended(t, []string{"USHER_ADMIN_LISTEN=" + u.admin}, "inbox", "actions")
+	if code != 0 || strings.Count(actions, "  reconcile  ") != 4 || !regexp.MustCompile(`reconcile +1 .* --apply\n`).MatchString(actions) {
+		t.Errorf("%d %s", code, actions)
 	}
 }
 

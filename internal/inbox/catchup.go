@@ -24,6 +24,7 @@ type CatchUpRun struct {
 	Newest time.Time // the newest event of the last complete run; zero: none was complete
 	Left   time.Time // the oldest event that it left; zero: it left none
 	mark   mark
+	asked  *runID // of a run that somebody asked for; nil: usher reads the log by itself
 }
 
 // catchUpTurn is how long a replica may be silent while it reads the log. Nothing depends on it: it saves the service
@@ -53,6 +54,25 @@ func (s *queue) BeginCatchUp(ctx context.Context) (*CatchUpRun, error) {
 	return r, err
 }
 
+// JoinRun returns the run that somebody has begun (BeginRun), as one that reads the log. It waits for no other run, and the
+// next one begins where it would have begun without it.
+func (s *queue) JoinRun(ctx context.Context, id string) (*CatchUpRun, error) {
+	run, err := parseRun(id)
+	if err != nil {
+		return nil, err
+	}
+	r := &CatchUpRun{LogRun: lane.LogRun{Mark: run.at, Began: clock.Moment(run.began)}, mark: run.mark, asked: &run}
+	return r, s.read(ctx, func(tx engine.Tx) error {
+		tx.Queue("compared", func(row engine.Row) error {
+			var newest int64
+			err := row.Scan(&newest, new(int64), new(int64))
+			r.Newest, r.First = momentOrZero(newest), newest == 0
+			return err
+		})
+		return tx.Send()
+	})
+}
+
 // A LoggedWebhook is the newest of its tenant in the log.
 type LoggedWebhook struct {
 	Body     []byte
@@ -61,29 +81,26 @@ type LoggedWebhook struct {
 	Accepted bool
 }
 
-// CaughtUp is what came of a webhook of the log. All zero: there was nothing to do.
-type CaughtUp struct {
-	Platform, Tenant string
-	ID               int64 // of the webhook that was taken in
-	Left             bool  // a later run decides
-}
-
-// CatchUp decides on webhooks of the log, in one transaction.
-func (s *queue) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook) ([]CaughtUp, error) {
-	done := make([]CaughtUp, len(all))
-	if s.engine.Full() != nil { // the last room is for outcomes
+// CatchUp decides on webhooks of the log, in one transaction. If the mode only compares, it changes nothing.
+func (s *queue) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook, mode lane.ReconcileMode) ([]lane.LogDecision, error) {
+	done := make([]lane.LogDecision, len(all))
+	if full := s.engine.Full(); full != nil && mode.Applies() { // the last room is for outcomes
+		if r.asked != nil {
+			return nil, full
+		}
 		for n := range done {
-			done[n].Left = true
+			done[n].Later = true
 		}
 		return done, nil
 	}
 	logged := make([]*lane.Logged, len(all))
-	o := op{makes: true, snapshots: true}
+	o := op{snapshots: true, makes: mode.Applies(), optional: !mode.Applies()}
 	for n, l := range all {
 		header := http.Header{"Content-Type": {"application/json"}, sourceHeader: {lane.SourceCatchUp}}
 		hook, faults := webhookgate.ReadSnapshot(s.cfg.Content, header, l.Body, s.cfg.Receivers)
+		done[n].Result = lane.PassedOver
 		if len(faults) > 0 {
-			if done[n].Left = !l.Settled; l.Settled {
+			if done[n].Later = !l.Settled; l.Settled && mode.Applies() {
 				s.recordLogged(ctx, header, l.Body, faults)
 			}
 			continue
@@ -98,23 +115,34 @@ func (s *queue) CatchUp(ctx context.Context, r *CatchUpRun, all []LoggedWebhook)
 		o.lanes, o.digests = append(o.lanes, hook.Lane), append(o.digests, in.Digest)
 		o.size += in.Size
 	}
-	return do(ctx, s, o, func(t *turn) ([]CaughtUp, error) {
+	return do(ctx, s, o, func(t *turn) ([]lane.LogDecision, error) {
 		if err := t.checkMark(r.mark); err != nil {
 			return nil, err
 		}
-		done := append([]CaughtUp{}, done...) // a transaction may run again
+		done := append([]lane.LogDecision{}, done...) // a transaction may run again
+		applied := 0
 		for n, in := range logged {
 			if in == nil || t.copies[string(in.Digest)] != nil {
 				continue
 			}
 			in := *in
 			in.Made = t.Now - clock.Micros(all[n].Age)
-			a, left := t.Lanes[in.LaneName].CatchUp(&in, t.known[in.LaneName], &r.LogRun)
-			if done[n].Left = left; a.Taken != nil {
-				t.Then(func() { done[n].ID = a.Taken.ID; s.cfg.Changed(in.Tenant) })
+			l := t.Lanes[in.LaneName]
+			if l == nil { // to compare needs none
+				l = t.UnknownLane(in.LaneName)
+			}
+			done[n] = l.CatchUp(&in, t.known[in.LaneName], &r.LogRun, mode)
+			if done[n].Applied {
+				applied++
+				t.Then(func() { s.cfg.Changed(in.Tenant) })
 			}
 		}
-		t.tx.Queue("catch_up_go_on", nil, t.after(catchUpTurn))
+		switch {
+		case r.asked == nil:
+			t.tx.Queue("catch_up_go_on", nil, t.after(catchUpTurn))
+		case applied > 0:
+			(&Action{ID: r.asked.action}).note(t, applied)
+		}
 		return done, nil
 	})
 }
@@ -159,3 +187,6 @@ func (s *queue) EndCatchUp(ctx context.Context, r *CatchUpRun, newest, left time
 	})
 	return err
 }
+
+// EndJoined says that a run that somebody asked for has read the log. settled: completely, and nothing differs any more.
+func (s *queue) EndJoined(r *CatchUpRun, settled bool) error { return s.endRun(*r.asked, settled) }

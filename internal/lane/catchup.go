@@ -23,22 +23,52 @@ type LogRun struct {
 	First bool      // none was complete before
 }
 
-// CatchUp takes a webhook of the log in, unless usher has that state, or something later that somebody knows. known is the
-// tenant's last snapshot; nil: there is none. left says that only a later run can tell: something else of the tenant may be
-// on its way, or there is no room.
-func (l *Lane) CatchUp(in *Logged, known *snapshot.Stored, r *LogRun) (a Answer, left bool) {
+// A LogDecision is what came of a webhook of the log. It is passed over if somebody knows something later.
+type LogDecision struct {
+	Compared
+	Later bool // only a later run can tell: something else of the tenant may be on its way, or there is no room
+
+	taken *Webhook
+}
+
+// Taken is the number of the webhook that was taken in; zero: none was.
+func (d *LogDecision) Taken() int64 {
+	if d.taken == nil {
+		return 0
+	}
+	return d.taken.ID
+}
+
+// CatchUp says how a webhook of the log stands to what usher knows and, if the mode allows it, takes it in if it differs.
+// known is the tenant's last snapshot; nil: there is none.
+func (l *Lane) CatchUp(in *Logged, known *snapshot.Stored, r *LogRun, mode ReconcileMode) (d LogDecision) {
+	d.Platform, d.Tenant = in.Platform, in.Tenant
 	switch {
 	case known != nil && bytes.Equal(known.Change, in.Brings.Change):
-		return Answer{}, false
+		d.Result = Equal
+		return d
 	case in.Made <= l.LastAt && l.Last > 0 && (known == nil || known.Source == SourceReconcile):
 		// It was erased since, or somebody has asked the service itself.
-		return Answer{}, false
+		d.Result = PassedOver
+		return d
 	case !in.Settled || l.Last > r.Mark || l.LastAt > r.Began.UnixMicro()-clock.Micros(time.Minute):
-		return Answer{}, true
+		d.Result, d.Later = Left, true
+		return d
 	}
-	receiverHasIt := r.First && known == nil && in.Accepted
-	a, err := l.takeIn(&in.Incoming, receiverHasIt || l.t.StoreUnclaimed && in.To == nil)
-	return a, err != nil
+	says, _ := snapshot.Decode(in.Brings.Features) // what cannot be read is unknown
+	d.Result = Differs
+	knows := saidBy(known)
+	if !knows.Known {
+		d.Result = NewTenant
+	}
+	d.Changes = snapshot.Diff(knows, says)
+	if mode.Applies() {
+		receiverHasIt := r.First && known == nil && in.Accepted
+		a, err := l.takeIn(&in.Incoming, receiverHasIt || l.t.StoreUnclaimed && in.To == nil)
+		d.taken, d.Err = a.Taken, err
+		d.Applied, d.Later = err == nil, err != nil
+	}
+	return d
 }
 
 // The sources of webhooks that usher has made.

@@ -21,7 +21,7 @@ const (
 	Left      Result = "left"     // something came after the mark, or it was erased: nobody can say which is newer
 	Unlisted  Result = "unlisted" // usher says that the tenant may use something, and the list does not have it
 
-	PassedOver Result = "passed_over" // no receiver takes the tenant's platform
+	PassedOver Result = "passed_over" // no receiver takes the tenant's platform; of the log: see Lane.CatchUp
 	Faulty     Result = "faulty"      // the line cannot be read, or contradicts another one
 
 	Applied Result = "applied" // besides, in Counts: how many of the others were taken in
@@ -97,16 +97,21 @@ func FeaturesDigest(s snapshot.Snapshot) [16]byte {
 	return [16]byte(hash.Sum(nil))
 }
 
+// saidBy is what a tenant's last snapshot said; nil: there is none.
+func saidBy(known *snapshot.Stored) (s snapshot.Snapshot) {
+	if known != nil {
+		s, _ = snapshot.Decode(known.Features) // what cannot be read is unknown
+	}
+	return s
+}
+
 // Reconcile compares what the billing service says of the tenant with what usher knows. If that is not the same it
 // takes it in, at the end of the lane and never as a duplicate, if the mode allows it. known is the tenant's last snapshot;
 // nil: there is none. mark is one of the numbers that webhooks get: whatever came for the lane since the service was asked
 // has a higher one.
 func (l *Lane) Reconcile(in *ListLine, known *snapshot.Stored, mark int64, mode ReconcileMode) (c Compared) {
 	c = in.Draft
-	var knows snapshot.Snapshot
-	if known != nil {
-		knows, _ = snapshot.Decode(known.Features) // what cannot be read is unknown
-	}
+	knows := saidBy(known)
 	changes := snapshot.Diff(knows, in.Says)
 	switch {
 	case l.Last > mark || l.Erased != 0:

@@ -15,7 +15,8 @@ import (
 // webhookLog is the service's webhook log: an entry for each webhook and each URL, sent or not. It is bounded: new
 // entries replace the oldest ones.
 type webhookLog struct {
-	limit int // of bytes
+	limit   int           // of bytes
+	earlier time.Duration // how much earlier entries say that they were made
 
 	mu     sync.Mutex
 	events []*webhookEvent // the oldest first; an entry that changes is replaced; guarded by mu
@@ -49,7 +50,7 @@ func (l *webhookLog) add(url string, body []byte, header http.Header) graphql.ID
 			sent[name] = header.Get(name)
 		}
 	}
-	now := moment{time.Now()}
+	now := moment{time.Now().Add(-l.earlier)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastID++

@@ -39,6 +39,7 @@ type Config struct {
 	ReceiverListen string        // host:port of the receiver; "off" for none
 	TokenLife      time.Duration // see [Client]
 	Sender         *Sender       // sends its webhooks, to the sandbox's receiver if it has no URLs; nil for a new one
+	LogEarlier     time.Duration // webhooks are so much older in its log than they are: a reader that leaves young ones alone need not wait
 	Log            *log.Logger   // logs the webhooks that are sent and received; nil for no log
 }
 
@@ -73,6 +74,7 @@ func Open(c Config) (*Sandbox, error) {
 		Sender: cmp.Or(c.Sender, NewSender(uint64(time.Now().UnixNano()))),
 		log:    c.Log,
 	}
+	s.Sender.log.earlier = c.LogEarlier
 	s.book, s.Billing.log, s.Platforms = s.Sender.book, s.Sender.log, s.Sender.platforms
 	var err error
 	if s.URL, err = s.serve(c.Listen, s); err != nil {

@@ -245,6 +245,9 @@ func (u *Usher) buildAdmin(metrics *metrics.Registry, gate *metrics.Gate) {
 	if i := u.inbox; i != nil { // also without a gate: actions work on every replica
 		cfg.Inbox, cfg.Platforms = i, i.Platforms
 	}
+	if u.catchUp != nil {
+		cfg.ReadLog = u.catchUp.Reconcile
+	}
 	for _, p := range u.settings.Parts() {
 		if p.On {
 			metrics.Ready(p.Name, func() bool { return len(u.health().Unready(p.Name)) == 0 })

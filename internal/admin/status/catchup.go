@@ -1,6 +1,8 @@
 package status
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"usher/internal/view"
@@ -19,6 +21,26 @@ type CatchUp struct {
 	Alone      int
 	AloneSince time.Time
 	Answer     string // what the service got for the first of them; empty: no answer
+
+	// What usher has last caught up.
+	CaughtAt          time.Time // the last of it; zero: nothing was caught up
+	Webhooks, Tenants int
+	From, To          time.Time // when the service made them
+	Down              bool      // all of them before this usher was up
+}
+
+// caughtUp says what usher has caught up within a day; empty: nothing.
+func (c *CatchUp) caughtUp(now time.Time) string {
+	if c == nil || c.Webhooks == 0 || now.Sub(c.CaughtAt) > 24*time.Hour {
+		return ""
+	}
+	why := "sent while usher was down"
+	if !c.Down {
+		why = "which had not reached usher"
+	}
+	when := strings.TrimPrefix(strings.TrimPrefix(between(c.From, c.To), " at "), " from ")
+	return fmt.Sprintf("caught up %s of %s, %s (%s)", view.Plural(c.Webhooks, "webhook", "webhooks"),
+		view.Plural(c.Tenants, "tenant", "tenants"), why, when)
 }
 
 const (

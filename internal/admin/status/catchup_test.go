@@ -38,3 +38,24 @@ func TestCatchUpTroubles(t *testing.T) {
 		}
 	}
 }
+
+// What usher has caught up is said for a day.
+func TestCaughtUp(t *testing.T) {
+	at := time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
+	c := &CatchUp{CaughtAt: at.Add(5 * time.Minute), Webhooks: 12, Tenants: 10, From: at, To: at.Add(4 * time.Minute), Down: true}
+	want := "caught up 12 webhooks of 10 tenants, sent while usher was down (2026-11-17 02:10:00 to 02:14:00 UTC)"
+	if got := c.caughtUp(at.Add(24 * time.Hour)); got != want {
+		t.Error(got)
+	}
+	if got := c.caughtUp(at.Add(25 * time.Hour)); got != "" {
+		t.Error(got)
+	}
+	c = &CatchUp{CaughtAt: at, Webhooks: 1, Tenants: 1, From: at, To: at}
+	want = "caught up 1 webhook of 1 tenant, which had not reached usher (2026-11-17 02:10:00 UTC)"
+	if got := c.caughtUp(at); got != want {
+		t.Error(got)
+	}
+	if got := (*CatchUp)(nil).caughtUp(at); got != "" {
+		t.Error(got)
+	}
+}

@@ -36,6 +36,7 @@ type Status struct {
 	Inbox        *Inbox        `json:"inbox,omitempty"`        // left out if there is none
 	Entitlements *Entitlements `json:"entitlements,omitempty"` // left out if their port is off
 	Missed       inbox.Missed  `json:"missed"`                 // what usher may have missed
+	CaughtUp     string        `json:"caught_up,omitempty"`    // what usher has caught up within a day, in words
 	// Starting: usher has just been started and does not know yet what was before. No trouble does not mean that
 	// all is well.
 	Starting bool `json:"starting,omitempty"`
@@ -58,6 +59,7 @@ func (s *Status) Judge(now time.Time) {
 	}
 	if s.Gate != nil {
 		s.Gate.judge(s.Inbox)
+		s.CaughtUp = s.Gate.CatchUp.caughtUp(now)
 	}
 	if s.Inbox != nil {
 		s.Starting = s.Inbox.Unknown || s.Inbox.stats.Starting
