@@ -192,3 +192,11 @@ func healthcheckCommand(ctx context.Context, p *Process) error {
 	}
 	return nil
 }
+
+// adminPortHelp ends the help of each command that calls a running usher. The command line follows it.
+const adminPortHelp = `
+It calls the admin port of a running usher, and uses only the admin settings
+(USHER_ADMIN_LISTEN, USHER_ADMIN_TOKEN). If a service manager started usher,
+name its settings:
+
+  usher --env-file /etc/usher/gate.env `

@@ -6,21 +6,6 @@ import (
 	"usher/internal/view"
 )
 
-// CatchUp is how usher stands to the billing service's webhook log.
-type CatchUp struct {
-	Failed  string    // why the log cannot be read, in foreign words; empty: it can
-	Refused bool      // it stays so until somebody changes something in the service
-	Since   time.Time // of Failed
-
-	Elsewhere bool // the log has provisioning webhooks, and all of them went to other addresses
-	Shorter   bool // the log ends before the newest event that usher has read
-
-	// Webhooks that the gate could have got, and that came through the log alone, since the last that it got.
-	Alone      int
-	AloneSince time.Time
-	Answer     string // what the service got for the first of them; empty: no answer
-}
-
 const (
 	// unreadFor is how long the log may not answer: the service may restart.
 	unreadFor = 5 * time.Minute

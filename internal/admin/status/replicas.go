@@ -9,13 +9,6 @@ import (
 	"usher/internal/view"
 )
 
-// Notifications is how usher says by itself that something is wrong.
-type Notifications struct {
-	Last  time.Time `json:"last,omitzero"`   // when the last message went out; zero: none did that anybody knows of
-	Error string    `json:"error,omitempty"` // why the last try failed; empty: it did not
-	Since time.Time `json:"since,omitzero"`  // since when tries fail
-}
-
 // notificationsFail says that usher cannot send notifications.
 func notificationsFail(s *Status, _ time.Time) []Trouble {
 	if s.Notifications == nil || s.Notifications.Error == "" {
