@@ -41,9 +41,6 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 		if err := u.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
-		if u.gateListener.cert != nil {
-			m.Certificate(u.gateListener.certificateExpiry)
-		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
 		if err := u.buildInbox(m, gateMetrics); err != nil {
