@@ -54,7 +54,7 @@ func (n *night) start(name string) *Recorder {
 		Status: func(context.Context) *status.Status {
 			s := new(status.Status)
 			for _, kind := range n.wrong {
-				s.Troubles = append(s.Troubles, status.Trouble{What: kind + " is wrong", Kind: status.Kind{Name: kind, Severity: status.Critical, Means: "It hurts.", Do: "Mend it."}})
+				s.Troubles = append(s.Troubles, status.Trouble{TroubleWords: inbox.TroubleWords{Kind: kind, What: kind + " is wrong", Severity: status.Critical, Means: "It hurts.", Do: "Mend it."}})
 			}
 			return s
 		},

@@ -256,5 +256,5 @@ func (s *Status) pausedBy(p *inbox.Pause) (all []Subject) {
 
 // Others returns the troubles without the pauses, which the page shows in a banner.
 func (s *Status) Others() []Trouble {
-	return slices.DeleteFunc(slices.Clone(s.Troubles), func(t Trouble) bool { return t.Name == pausedKind })
+	return slices.DeleteFunc(slices.Clone(s.Troubles), func(t Trouble) bool { return t.Kind == pausedKind })
 }

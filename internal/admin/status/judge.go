@@ -40,9 +40,8 @@ func (s *Status) judge(now time.Time) {
 	s.Troubles = []Trouble{} // [] and not null
 	for _, k := range Kinds {
 		for _, t := range k.find(s, now) {
-			said := t.Kind
-			t.Kind = k.Kind
-			t.Severity, t.Means, t.Do = cmp.Or(said.Severity, k.Severity), cmp.Or(said.Means, k.Means), cmp.Or(said.Do, k.Do)
+			t.Kind, t.own = k.Name, k.own
+			t.Severity, t.Means, t.Do = cmp.Or(t.Severity, k.Severity), cmp.Or(t.Means, k.Means), cmp.Or(t.Do, k.Do)
 			s.Troubles = append(s.Troubles, t)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"usher/internal/admin/metrics"
+	"usher/internal/inbox"
 	"usher/internal/view"
 )
 
@@ -11,18 +12,16 @@ import (
 // what the line of a part, a port or a receiver says comes from the troubles about it, so no line is green
 // beside a red box.
 type Trouble struct {
-	What string `json:"what"` // what is wrong
-	Kind
-	Run     string    `json:"run,omitempty"`     // the command for Do
+	inbox.TroubleWords
 	Since   time.Time `json:"since,omitzero"`    // zero: nobody knows
 	Replica string    `json:"replica,omitempty"` // whose it is, if it is another one's
 	Link    string    `json:"-"`                 // address of the page that shows more; empty for none
 
 	about []Subject
+	own   bool   // this replica finds it by itself
 	which string // tells troubles of the same kind about the same subject apart
 	// bare is what messages and the history have instead of What: without what somebody else has written.
-	bare  string
-	named []string // the tenants that it names, as inbox.ShowTenant writes them
+	bare string
 }
 
 // Subject is what a trouble is about: a part of usher, or a port of outbound, or a receiver of the gate.
@@ -37,7 +36,9 @@ func ofGate(says string) Subject         { return Subject{Part: "gate", says: sa
 func ofEntitlements(says string) Subject { return Subject{Part: "entitlements", says: says} }
 
 // wrong returns a trouble. Its kind is that of the row of Kinds that finds it.
-func wrong(what string, about ...Subject) Trouble { return Trouble{What: what, about: about} }
+func wrong(what string, about ...Subject) Trouble {
+	return Trouble{TroubleWords: inbox.TroubleWords{What: what}, about: about}
+}
 
 // only returns this trouble alone.
 func (t Trouble) only() []Trouble { return []Trouble{t} }
@@ -56,7 +57,7 @@ func (t Trouble) since(at time.Time) Trouble {
 
 // naming says which tenants a trouble names: it goes with the first of them that is erased.
 func (t Trouble) naming(names []string) Trouble {
-	t.named = names[:min(100, len(names))]
+	t.Named = names[:min(100, len(names))]
 	return t
 }
 
@@ -101,10 +102,10 @@ func (t *Trouble) tone() string {
 
 // Kind is what all troubles of one kind have in common.
 type Kind struct {
-	Name     string `json:"kind"`
-	Severity string `json:"severity"` // Critical or Warning; one trouble may say the other
-	Means    string `json:"means"`    // what it means for customers; one trouble may know better
-	Do       string `json:"do"`       // what to do; one trouble may know better
+	Name     string
+	Severity string // Critical or Warning; one trouble may say the other
+	Means    string // what it means for customers; one trouble may know better
+	Do       string // what to do; one trouble may know better
 
 	but string // when a trouble of this kind has the other severity, for docs/operations.md
 	own bool   // a replica finds it by itself; else all that share an inbox see the same

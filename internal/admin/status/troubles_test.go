@@ -279,7 +279,7 @@ func checkLines(t *testing.T, s *Status) {
 	troubled := make(map[Subject]bool)
 	parts := make(map[string]bool)
 	for i := range s.Troubles {
-		if len(s.Troubles[i].about) == 0 || s.Troubles[i].Name == "" {
+		if len(s.Troubles[i].about) == 0 || s.Troubles[i].Kind == "" {
 			t.Errorf("about nothing, or without a kind: %+v", s.Troubles[i])
 		}
 		for _, about := range s.Troubles[i].about {
