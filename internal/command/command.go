@@ -2,6 +2,11 @@
 // and decides on the exit code. The commands that keep running are packages of their own (serve, demo,
 // job, sandbox). The others either call the admin port of a running usher or try the settings.
 //
+//	process.go, arguments.go           what the operating system gives, and the flags and subcommands in it
+//	adminapi.go                        calls the admin port of a running usher
+//	inbox.go, status.go, …             one command each
+//	help.go, command.go                their help; the table of all, and the exit codes
+//
 // [Main] gets the arguments, the environment and the standard streams from its caller, so that a test
 // can run the whole program.
 package command

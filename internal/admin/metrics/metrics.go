@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -138,8 +137,15 @@ type Port struct {
 	failed   *prometheus.CounterVec
 	hour     *ring
 
-	lastFailure   atomic.Pointer[Failure]
-	last5xx, fine atomic.Int64 // when the service last answered with a 5xx, and when a call was last answered well
+	mu   sync.Mutex // guards what follows
+	last LastCalls
+}
+
+// LastCalls says how calls last went well and wrong. Zero: none did.
+type LastCalls struct {
+	LastFailure Failure   // the last one that usher itself failed
+	Last5xx     time.Time // when one was last answered with a 5xx, usher's own too
+	LastFine    time.Time // when one was last answered well
 }
 
 // Failure is a call that usher failed.
@@ -177,25 +183,22 @@ func (p *Port) Finished(status int, took time.Duration) {
 		kind = CallsFailed
 	}
 	p.hour.countTimed(kind, took)
-	switch now := time.Now().UnixNano(); {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
 	case status >= 500:
 		p.hour.count(Calls5xx)
-		p.last5xx.Store(now)
+		p.last.Last5xx = time.Now()
 	case kind == CallsFine:
-		p.fine.Store(now)
+		p.last.LastFine = time.Now()
 	}
 }
 
-// Last returns when a call was last answered with a 5xx, usher's own too, and when one was last answered well.
-func (p *Port) Last() (failed, fine time.Time) {
-	return atNano(p.last5xx.Load()), atNano(p.fine.Load())
-}
-
-func atNano(at int64) (never time.Time) {
-	if at == 0 {
-		return never
-	}
-	return time.Unix(0, at)
+// Last returns how calls last went.
+func (p *Port) Last() LastCalls {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
 }
 
 // Replayed counts a call that was sent a second time after a 401.
@@ -211,15 +214,9 @@ func (p *Port) Failed(reason string) {
 	if reason != "UNAUTHORIZED" && reason != "CUT_OFF" { // these are a 401 of the service, and no answer at all
 		p.hour.count(CallsOur5xx)
 	}
-	p.lastFailure.Store(&Failure{reason, time.Now()})
-}
-
-// LastFailure returns the last call that usher failed.
-func (p *Port) LastFailure() Failure {
-	if f := p.lastFailure.Load(); f != nil {
-		return *f
-	}
-	return Failure{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last.LastFailure = Failure{reason, time.Now()}
 }
 
 // Hour returns the calls of the last hour.
@@ -322,7 +319,8 @@ func (m *Registry) Entitlements(
 	failed := m.counter("usher_entitlement_failed_total",
 		"Questions that usher could not answer (503).").WithLabelValues()
 	hour := newRing(false)
-	var last [2]atomic.Int64 // when one was good, and bad
+	var mu sync.Mutex // guards last
+	var last Answers
 	checked = func(result string) { checks.WithLabelValues(result).Inc() }
 	answered = func(took time.Duration, ok bool) {
 		if ok {
@@ -330,16 +328,22 @@ func (m *Registry) Entitlements(
 		} else {
 			failed.Inc()
 		}
-		is := 0
-		if !ok || took >= time.Second {
-			is = 1
+		mu.Lock()
+		defer mu.Unlock()
+		if ok && took < time.Second {
+			hour.count(0)
+			last.LastGood = time.Now()
+		} else {
+			hour.count(1)
+			last.LastBad = time.Now()
 		}
-		hour.count(is)
-		last[is].Store(time.Now().UnixNano())
 	}
 	return checked, answered, func() Answers {
+		mu.Lock()
+		defer mu.Unlock()
 		minutes := hour.minutes()
-		return Answers{Sum(minutes, Lately, 0), Sum(minutes, Lately, 1), atNano(last[0].Load()), atNano(last[1].Load())}
+		last.Good, last.Bad = Sum(minutes, Lately, 0), Sum(minutes, Lately, 1)
+		return last
 	}
 }
 

@@ -76,11 +76,10 @@ type Port struct {
 	Calls  []metrics.Minute `json:"-"` // of metrics.Port
 	Tokens []metrics.Minute `json:"-"` // of metrics.Identity, the same minutes
 
-	Advice      string          `json:"-"` // what to do about Source.Err
-	LastFailure metrics.Failure `json:"-"` // the last call that usher itself failed
-	Last5xx     time.Time       `json:"-"` // when a call was last answered with a 5xx
-	LastFine    time.Time       `json:"-"` // when a call was last answered well
-	Revoked     [2]time.Time    `json:"-"` // when the last two tokens were rejected long before they expired
+	Advice  string       `json:"-"` // what to do about Source.Err
+	Revoked [2]time.Time `json:"-"` // when the last two tokens were rejected long before they expired
+
+	metrics.LastCalls `json:"-"`
 
 	now time.Time // set by judge
 }

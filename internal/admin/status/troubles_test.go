@@ -52,7 +52,7 @@ var night = time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
 func TestTroubles(t *testing.T) {
 	port := func(s tokens.State) Port {
 		return Port{
-			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1), LastFailure: metrics.Failure{Reason: "UPSTREAM_TIMEOUT"},
+			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1), LastCalls: metrics.LastCalls{LastFailure: metrics.Failure{Reason: "UPSTREAM_TIMEOUT"}},
 		}
 	}
 	held := new(tokens.Token)
