@@ -33,7 +33,6 @@ func existing(t *testing.T) map[string][]string {
 	m.Inbox(func() inbox.Stats {
 		return inbox.Stats{At: time.Now(), Paused: []inbox.Pause{}, Receivers: map[string]inbox.Figures{"main": {}}, Reconciled: time.Now()}
 	}, receivers)
-	m.Certificate(time.Now)
 	m.Entitlements(func() inbox.Stats { return inbox.Stats{} })
 	m.Ready("gate", func() bool { return true })
 	m.Register(known.Metric(func() []known.Trouble { return []known.Trouble{{}} }))

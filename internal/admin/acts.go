@@ -1,163 +1,15 @@
 package admin
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"usher/internal/inbox"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
-	"usher/internal/text"
 	"usher/internal/view"
 )
-
-// An Act is something that people do. Everything that is special about it is in its row of Acts: the routes, the
-// dialogs, the buttons, the notices, the log, the entry in the list of actions, and the commands of 'usher inbox'
-// with their help come from there.
-type Act struct {
-	Name   string     // in addresses, as a command, and in the list of actions
-	On     Target     // what it is done to
-	Params []Param    // what it takes beside that
-	logged string     // the message
-	level  slog.Level // of the message
-
-	// What it does: to a webhook, whose id it returns (a new one, if it was taken in), or to anything else. serve
-	// writes an answer of its own.
-	one   func(h *Handler, c *call, id int64) (int64, error)
-	do    func(h *Handler, c *call) (view.Result, error)
-	serve func(h *Handler, c *call) error
-
-	// On webhooks: deny says why it cannot be done to one as it stands, or to those in a state. ByFilter: it can be
-	// done to all that a filter selects.
-	deny     func(w *view.Webhook) error
-	ByFilter bool
-
-	// The page. Without effect it asks nothing.
-	effect string // what it does; WHAT stands for the webhooks
-	// label is that of its button, before what it is done to; empty: it has none. Nil: its name.
-	label         func(h *Handler, t target) string
-	Means         string // beside the button
-	Danger, Quiet bool   // how its button looks
-	did, didAll   string // what the page says afterwards
-	none          string // what it says if it is done to none of the webhooks that a filter selects
-
-	// The command: its help (empty: it is no command of 'usher inbox'), what it asks first (empty: nothing; TENANT
-	// stands for the tenant), and what it says of each webhook. In Done, ID stands for the webhook's new id. Instead
-	// has states for which it says what to do instead.
-	Help, Question string
-	Done, NotDone  string
-	Instead        map[state.State]string
-	Download       bool // it answers with a file
-}
-
-// Target is what an act is done to.
-type Target int
-
-const (
-	OnInbox      Target = iota // the whole of it
-	OnWebhooks                 // one, several by their ids or, if the act can choose, all that a filter selects
-	OnTenant                   // one
-	OnDeliveries               // all, those of a tenant, or those to a receiver
-)
-
-// A Param is something that an act takes.
-type Param struct {
-	Name  string // of the API, of forms, and as a flag
-	Is    string // one of the kinds
-	Label string // of its field in the dialog; empty: it has none
-}
-
-// The kinds of values, as people read them.
-const (
-	YesOrNo   = "true or false"
-	duration  = "a time span of at most 8784h, such as 2h or 30m" // a year
-	ATenant   = "the code of a tenant"                            // with the parameter platform beside it
-	aReceiver = "the name of a receiver"
-)
-
-var (
-	force      = Param{Name: "force", Is: YesOrNo}
-	ofTenant   = Param{Name: "tenant", Is: ATenant}
-	ofReceiver = Param{Name: "receiver", Is: aReceiver}
-)
-
-// Check says what is wrong with a value.
-func (p *Param) Check(value string) (err error) {
-	switch p.Is {
-	case YesOrNo:
-		_, err = strconv.ParseBool(value)
-	case duration:
-		var d time.Duration
-		if d, err = time.ParseDuration(value); err == nil && (d <= 0 || d > inbox.LongestPause) {
-			err = errors.New("too short or too long")
-		}
-	case ATenant, aReceiver: // that it is known is asked later
-		if value == "" {
-			err = errors.New("empty")
-		}
-	}
-	if err != nil {
-		return badRequest("%s is %q, but should be %s", p.Name, text.Clip(value, maxText), p.Is)
-	}
-	return nil
-}
-
-// names reports whether it says what the act is about.
-func (p *Param) names() bool { return p.Is == ATenant || p.Is == aReceiver }
-
-// Title is its name at the beginning of a sentence or on a button.
-func (a *Act) Title() string { return strings.ToUpper(a.Name[:1]) + a.Name[1:] }
-
-// Args are the arguments of its command.
-func (a *Act) Args() string {
-	switch {
-	case a.On == OnWebhooks:
-		return "ID..."
-	case a.On == OnTenant:
-		return "TENANT"
-	case a.Download:
-		return "FILE"
-	}
-	return ""
-}
-
-// Flags are the names of the flags of its command, beside those of a filter.
-func (a *Act) Flags() (all []string) {
-	for _, p := range a.Params {
-		all = append(all, p.Name)
-	}
-	if a.On == OnWebhooks || a.Question != "" {
-		all = append(all, "yes")
-	}
-	return all
-}
-
-// allowed are the names of all that it takes.
-func (a *Act) allowed() (all []string) {
-	switch {
-	case a.ByFilter:
-		all = append(slices.Clone(filterParams), "before")
-	case a.On == OnTenant:
-		all = append(all, "tenant", "platform")
-	case a.On == OnDeliveries:
-		all = append(all, "platform")
-	}
-	for _, p := range a.Params {
-		all = append(all, p.Name)
-	}
-	return all
-}
-
-// mayDo reports whether it can be done to webhooks in a state; empty: to those in some state.
-func (a *Act) mayDo(outcome string) bool {
-	return outcome == "" || a.deny(&view.Webhook{State: state.State(outcome)}) == nil
-}
 
 // Acts are all acts. A new one needs its row here, and what it does: mostly a method of the inbox.
 var Acts = []*Act{
@@ -306,21 +158,4 @@ var Acts = []*Act{
 		Help: "write a consistent copy of an inbox in a file to a new FILE, while usher runs. usher starts on the copy paused",
 	},
 	{Name: "reconcile", logged: "reconcile began", serve: (*Handler).reconcile},
-}
-
-// toErase says how many webhooks an erasure would delete, and how many of them are never delivered then.
-func (h *Handler) toErase(ctx context.Context, platform, tenant string) (words string, err error) {
-	all, open := 0, 0
-	of := inbox.Filter{Tenant: tenant, Platform: &platform}
-	err = h.cfg.Inbox.Each(ctx, of, false, func(w *lane.Webhook) bool {
-		if all++; !w.State.Finished() {
-			open++
-		}
-		return true
-	})
-	words = "It has " + view.Plural(all, "webhook", "webhooks")
-	if open > 0 {
-		words += fmt.Sprintf(", of which %s: never delivered then", view.Plural(open, "waits, is parked or is invalid", "wait, are parked or are invalid"))
-	}
-	return words + ".", err
 }

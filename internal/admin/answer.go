@@ -5,16 +5,13 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"usher/internal/admin/page"
 	"usher/internal/admin/status"
 	"usher/internal/guard"
 	"usher/internal/inbox"
-	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/view"
 	"usher/webhookgate"
@@ -25,29 +22,15 @@ type Problem struct {
 	Error string `json:"error"`
 }
 
-// redirect is an answer that leads to another page.
-type redirect string
-
-// shown is a page about something that acts may be done to.
-type shown struct {
-	*page.Page
-	about target
-}
-
 // lines is an answer in lines of JSON, each written as it is made and never in memory as a whole. The last line has
 // the view.End.
 type lines func(write func(any) error) (view.End, error)
 
-// answer makes a handler from a func that returns an answer or an error. A *[page.Page] and what is shown is drawn, a
-// redirect leads to another page, lines are written one by one, and everything else is written as JSON.
+// answer makes a handler from a func that returns an answer or an error. A *[page.Page] is drawn, a redirect leads to
+// another page, lines are written one by one, and everything else is written as JSON.
 func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		answer, err := do(r)
-		if s, ok := answer.(shown); ok && err == nil {
-			s.Ask, err = h.question(r, s.about)
-			s.Live = s.Live && s.Ask == nil // it would be asked anew every two seconds
-			answer = s.Page
-		}
 		if err != nil {
 			h.fail(w, r, err)
 			return
@@ -58,15 +41,6 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		case redirect:
 			http.Redirect(w, r, string(v), http.StatusSeeOther)
 		case *page.Page:
-			v.Version = h.cfg.Version
-			paused := slices.Clone(h.paused())
-			slices.SortFunc(paused, func(a, b inbox.Pause) int { return a.Since.Compare(b.Since) })
-			for _, p := range paused {
-				offers := h.offers(target{on: p})
-				offers = slices.DeleteFunc(offers, func(o page.Offer) bool { return o.Act != "resume" })
-				v.Paused = append(v.Paused, page.Paused{Pause: p, Offers: offers})
-			}
-			v.Notice = noticeOf(r.URL.Query().Get("did"))
 			h.draw(w, r, v)
 		default:
 			guard.WriteJSON(w, http.StatusOK, v)
@@ -76,8 +50,8 @@ func (h *Handler) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 
 // few makes a few answers at a time, however many people ask: a tenant may have so many features that what
 // its answer is made from takes many times the answer's size. None waits for its reader meanwhile.
-func (h *Handler) few(next func(*http.Request) (any, error)) http.HandlerFunc {
-	return h.answer(func(r *http.Request) (any, error) {
+func (h *Handler) few(next func(*http.Request) (any, error)) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
 		select {
 		case h.making <- struct{}{}:
 			defer func() { <-h.making }()
@@ -85,7 +59,7 @@ func (h *Handler) few(next func(*http.Request) (any, error)) http.HandlerFunc {
 		case <-r.Context().Done():
 			return nil, r.Context().Err()
 		}
-	})
+	}
 }
 
 func (h *Handler) writeLines(w http.ResponseWriter, r *http.Request, l lines) {
@@ -114,36 +88,14 @@ func (h *Handler) writeLines(w http.ResponseWriter, r *http.Request, l lines) {
 }
 
 func (h *Handler) draw(w http.ResponseWriter, r *http.Request, p *page.Page) {
-	p.HasWebhooks, p.HasInbox, p.ReadOnly = h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).readOnly
+	p.Version, p.HasWebhooks, p.HasInbox, p.ReadOnly = h.cfg.Version, h.hasWebhooks(), h.cfg.Inbox != nil, visitorOf(r).readOnly
 	if err := page.Write(w, p); err != nil {
 		h.cfg.Log.Error("cannot show a page", "err", err)
 		guard.WriteJSON(w, http.StatusInternalServerError, Problem{Error: "cannot show the page: " + err.Error()})
 	}
 }
 
-// hasWebhooks reports whether there can be webhooks to show. A replica without a gate shows those of
-// the inbox that it shares.
-func (h *Handler) hasWebhooks() bool { return h.cfg.Gate != nil || h.cfg.Inbox != nil }
-
-// refusal is an error that the caller made, with its status.
-type refusal struct {
-	status int
-	why    string
-}
-
 func (e *refusal) Error() string { return e.why }
-
-func badRequest(format string, args ...any) error {
-	return &refusal{http.StatusBadRequest, fmt.Sprintf(format, args...)}
-}
-
-// badBody returns the refusal of a body that cannot be read.
-func badBody(err error) error {
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return &refusal{http.StatusRequestEntityTooLarge, "the body is too large"}
-	}
-	return badRequest("the body can't be read: %v", err)
-}
 
 // fail answers with an error. It is the only place where errors become status codes.
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
@@ -175,21 +127,6 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		h.writeProblem(w, r, http.StatusInternalServerError, Problem{Error: err.Error()})
 	}
-}
-
-// inboxTrouble returns why the inbox takes no webhooks, or nil if it does or there is none. err is what it
-// said last: a read may fail before the writer has noticed anything.
-func (h *Handler) inboxTrouble(err error) error {
-	if h.cfg.Inbox == nil {
-		return nil
-	}
-	if trouble := h.cfg.Inbox.Health().Err; trouble != nil {
-		return trouble
-	}
-	if away, ok := errors.AsType[*engine.AwayError](err); ok {
-		return away
-	}
-	return nil
 }
 
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {

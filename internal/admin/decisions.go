@@ -168,3 +168,6 @@ func (d *Decisions) get(seq int64) *decision {
 	}
 	return d.all[i]
 }
+
+// unknownTenant stands for the tenant of an invalid webhook that does not say for certain whose it is.
+const unknownTenant = "an unknown tenant"

@@ -121,9 +121,6 @@ func (h *Handler) unknown(ctx context.Context, n int) (d status.Details) {
 	return d
 }
 
-// unknownTenant stands for the tenant of an invalid webhook that does not say for certain whose it is.
-const unknownTenant = "an unknown tenant"
-
 // overviewPage is the front page.
 type overviewPage struct {
 	*status.Status
@@ -177,11 +174,3 @@ const shownHistory = 20
 // Lasted and WasWrong describe what is over.
 func (*overviewPage) Lasted(t inbox.Trouble) string   { return status.Lasted(&t) }
 func (*overviewPage) WasWrong(t inbox.Trouble) string { return status.What(&t) }
-
-// paused returns the pauses in force.
-func (h *Handler) paused() []inbox.Pause {
-	if h.cfg.Inbox == nil {
-		return nil
-	}
-	return h.cfg.Inbox.Paused()
-}

@@ -2,6 +2,8 @@ package admin
 
 import (
 	"cmp"
+	"context"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -10,7 +12,10 @@ import (
 
 	"usher/internal/admin/page"
 	"usher/internal/inbox"
+	"usher/internal/lane"
 	"usher/internal/lane/state"
+	"usher/internal/text"
+	"usher/internal/view"
 )
 
 // selection says which webhooks to list, or to act on. Empty fields select all.
@@ -151,4 +156,131 @@ func (s selection) Query() url.Values {
 		v.Set("platform", *s.Platform)
 	}
 	return v
+}
+
+// The query parameters that select webhooks, and those of a list.
+var (
+	filterParams = []string{"state", "tenant", "platform", "since", "until"}
+	listParams   = slices.Concat(filterParams, []string{"before", "limit"})
+)
+
+// pageSize is how many things a page of a list has, and maxPage how many a list of the API has at most.
+const (
+	pageSize = 50
+	maxPage  = 500
+)
+
+// knownTenant returns the tenant of that name. It refuses one that is unknown, or fits several tenants.
+func (h *Handler) knownTenant(ctx context.Context, name inbox.TenantName) (t inbox.TenantRef, err error) {
+	if name.Tenant == "" {
+		return t, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
+	}
+	if h.cfg.Platforms == nil {
+		return t, errNoInbox
+	}
+	platforms, err := h.cfg.Platforms(ctx, name.Tenant)
+	if err != nil {
+		return t, err
+	}
+	platforms = slices.DeleteFunc(platforms, func(p string) bool { return name.Platform != nil && p != *name.Platform })
+	switch len(platforms) {
+	case 0:
+		return t, noSuchTenant(name)
+	case 1:
+		return inbox.TenantRef{Platform: platforms[0], Tenant: name.Tenant}, nil
+	}
+	var names []string
+	for _, p := range platforms {
+		names = append(names, text.Quote(inbox.ShowTenant(p, name.Tenant)))
+	}
+	return t, &refusal{http.StatusConflict,
+		"several tenants have this code: write " + strings.Join(names, " or ")}
+}
+
+func noSuchTenant(name inbox.TenantName) error {
+	return &refusal{http.StatusNotFound, "unknown tenant " + name.String()}
+}
+
+// knownReceiver refuses an unknown receiver. Without a gate only other replicas know them.
+func (h *Handler) knownReceiver(on inbox.Pause) error {
+	var names []string
+	for _, rc := range h.cfg.Receivers.All() {
+		names = append(names, rc.Name)
+	}
+	if h.cfg.Gate == nil || slices.Contains(names, on.Receiver) || h.pauseOn(on) != nil {
+		return nil
+	}
+	return &refusal{http.StatusNotFound, "unknown receiver " + on.Receiver + ": the receivers are " +
+		strings.Join(names, ", ")}
+}
+
+// chosen are the webhooks that a filter chooses. There may be very many: only their ids are kept.
+type chosen struct {
+	view.Chosen
+	ids []int64
+}
+
+// choose returns the webhooks that a filter chooses for an act. What arrives later is not among them: its
+// numbers are higher. Times would not tell, because this machine's clock may differ from the inbox's.
+func (h *Handler) choose(ctx context.Context, redeliver bool, s selection, force bool) (all chosen, err error) {
+	if s.tenant.Tenant != "" {
+		if _, err := h.knownTenant(ctx, s.tenant); err != nil {
+			return all, err
+		}
+	}
+	if s.before == 0 {
+		newest, err := h.cfg.Inbox.List(ctx, inbox.Filter{Limit: 1})
+		if err != nil {
+			return all, err
+		}
+		s.before = 1
+		for _, w := range newest {
+			s.before += w.ID
+		}
+	}
+	if all.ids, all.Older, err = h.selectIDs(ctx, redeliver, s.filter(), force); err != nil {
+		return all, err
+	}
+	// An empty list is written as [], not as null.
+	all.Count = len(all.ids)
+	all.First = append([]string{}, named(all.ids[:min(len(all.ids), 10)])...)
+	all.Before = strconv.FormatInt(s.before, 10)
+	return all, nil
+}
+
+// selectIDs returns the webhooks to which an act would be done of those that a filter selects.
+//
+// What is discarded comes with the newest first: otherwise usher could deliver the second webhook of a queue right
+// after the first is discarded. What is redelivered comes with the oldest first, and keeps its order. Of a tenant's
+// webhooks that wait it is the first: the others follow by themselves. Of the others it is the newest only, because
+// an older snapshot would undo it; with force it is all of them.
+func (h *Handler) selectIDs(ctx context.Context, redeliver bool, f inbox.Filter, force bool) (ids []int64, older int, err error) {
+	err = h.cfg.Inbox.EachPage(ctx, f, func(page []*lane.Webhook) (err error) {
+		var behind map[int64]bool
+		if redeliver {
+			behind, err = h.cfg.Inbox.Behind(ctx, f, page)
+		}
+		for _, w := range page {
+			switch {
+			case redeliver && (w.Rejected() || behind[w.ID]): // there is nothing to send again; it follows the one before it
+			case !redeliver && w.State.Finished():
+			case redeliver && !force && w.State != state.Waiting && !w.Newest:
+				older++
+			default:
+				ids = append(ids, w.ID)
+			}
+		}
+		return err
+	})
+	if redeliver {
+		slices.Reverse(ids)
+	}
+	return ids, older, err
+}
+
+func named(ids []int64) (names []string) {
+	for _, id := range ids {
+		names = append(names, strconv.FormatInt(id, 10))
+	}
+	return names
 }

@@ -15,7 +15,6 @@ import (
 	"usher/internal/lane"
 	"usher/internal/lane/state"
 	"usher/internal/snapshot"
-	"usher/internal/text"
 	"usher/internal/view"
 )
 
@@ -56,37 +55,6 @@ func (h *Handler) addInbox(ctx context.Context, t *view.Tenant) error {
 		return noSuchTenant(of)
 	}
 	return nil
-}
-
-// knownTenant returns the tenant of that name. It refuses one that is unknown, or fits several tenants.
-func (h *Handler) knownTenant(ctx context.Context, name inbox.TenantName) (t inbox.TenantRef, err error) {
-	if name.Tenant == "" {
-		return t, badRequest(`no tenant is named: the body should be {"tenant":"…"}`)
-	}
-	if h.cfg.Platforms == nil {
-		return t, errNoInbox
-	}
-	platforms, err := h.cfg.Platforms(ctx, name.Tenant)
-	if err != nil {
-		return t, err
-	}
-	platforms = slices.DeleteFunc(platforms, func(p string) bool { return name.Platform != nil && p != *name.Platform })
-	switch len(platforms) {
-	case 0:
-		return t, noSuchTenant(name)
-	case 1:
-		return inbox.TenantRef{Platform: platforms[0], Tenant: name.Tenant}, nil
-	}
-	var names []string
-	for _, p := range platforms {
-		names = append(names, text.Quote(inbox.ShowTenant(p, name.Tenant)))
-	}
-	return t, &refusal{http.StatusConflict,
-		"several tenants have this code: write " + strings.Join(names, " or ")}
-}
-
-func noSuchTenant(name inbox.TenantName) error {
-	return &refusal{http.StatusNotFound, "unknown tenant " + name.String()}
 }
 
 // readTenant reads a tenant from the query of a page or of the API.

@@ -14,12 +14,6 @@ import (
 	"usher/internal/view"
 )
 
-// pageSize is how many things a page of a list has, and maxPage how many a list of the API has at most.
-const (
-	pageSize = 50
-	maxPage  = 500
-)
-
 // eachWebhook calls fn for what is selected, the newest first, with what each changed. next is the query of the next
 // page; empty: there is none. No payload stays in memory: they may be large.
 func (h *Handler) eachWebhook(ctx context.Context, s selection, fn func(*view.Webhook) error) (next string, err error) {

@@ -172,23 +172,10 @@ func (p *Process) envFileHint() string {
 		strings.Join(files, ", "), text.Quote(files[0]))
 }
 
-// healthcheckCommand is 'usher healthcheck': it asks a running usher whether it is ready.
-func healthcheckCommand(ctx context.Context, p *Process) error {
-	addr := settings.AdminListen(p.Environ)
-	if addr == "off" {
-		return errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	resp, err := adminAPIAt(p, addr, "").do(ctx, http.MethodGet, "/readyz", nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	fmt.Fprintln(p.Stdout, strings.TrimSpace(string(body)))
-	if resp.StatusCode != http.StatusOK {
-		return exitCode(exitFailed)
-	}
-	return nil
-}
+// adminPortHelp ends the help of each command that calls a running usher. The command line follows it.
+const adminPortHelp = `
+It calls the admin port of a running usher, and uses only the admin settings
+(USHER_ADMIN_LISTEN, USHER_ADMIN_TOKEN). If a service manager started usher,
+name its settings:
+
+  usher --env-file /etc/usher/gate.env `

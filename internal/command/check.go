@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	"usher/internal/outbound"
 	"usher/internal/receiver"
 	"usher/internal/settings"
-	"usher/internal/text"
 	"usher/tokens"
 )
 
@@ -99,25 +97,6 @@ func connect(ctx context.Context, to *url.URL) (addr string, err error) {
 		conn.Close()
 	}
 	return addr, err
-}
-
-type checker struct {
-	out      io.Writer
-	outbound *outbound.Outbound // nil if outbound is off
-	failed   bool
-}
-
-func (c *checker) ok(format string, args ...any) {
-	fmt.Fprintf(c.out, "ok    "+format+"\n", args...)
-}
-
-func (c *checker) fail(format string, args ...any) {
-	c.failed = true
-	fmt.Fprintf(c.out, "FAIL  %s\n", text.Visible(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
-}
-
-func (c *checker) note(format string, args ...any) {
-	fmt.Fprintf(c.out, "note  %s\n", text.Visible(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 }
 
 // ports fetches a token for each port, and then calls the service with each.

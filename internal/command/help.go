@@ -69,14 +69,6 @@ Exit codes: 0 success, 1 failed while running, 2 wrong settings or usage,
 3 'usher reconcile' found differences.
 `
 
-// adminPortHelp ends the help of each command that calls a running usher. The command line follows it.
-const adminPortHelp = `
-It calls the admin port of a running usher, and uses only the admin settings
-(USHER_ADMIN_LISTEN, USHER_ADMIN_TOKEN). If a service manager started usher,
-name its settings:
-
-  usher --env-file /etc/usher/gate.env `
-
 // commandHelp is what 'usher help COMMAND' and 'usher COMMAND -h' print.
 var commandHelp = map[string]string{
 	"demo": `Usage: usher demo

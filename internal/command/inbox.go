@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -375,7 +374,7 @@ func (i *inboxCall) act(ctx context.Context, a *admin.Act) error {
 		return err
 	})
 	if end.Left > 0 {
-		fmt.Fprintf(i.Stderr, "%s not tried\n", count(end.Left, "more webhook"))
+		fmt.Fprintf(i.Stderr, "%s not tried\n", view.Plural(end.Left, "more webhook", "more webhooks"))
 	}
 	if a.Name != "pause" { // which has said it
 		i.printPauses(end.Paused)
@@ -417,13 +416,13 @@ func (i *inboxCall) askMany(ctx context.Context, a *admin.Act) (nothing bool, er
 	note := ""
 	if chosen.Older > 0 {
 		note = fmt.Sprintf(" (without %s of the same tenants; --force sends them, too)",
-			count(chosen.Older, "older webhook"))
+			view.Plural(chosen.Older, "older webhook", "older webhooks"))
 	}
 	if chosen.Count == 0 {
 		fmt.Fprintf(i.Stdout, "No webhook to %s%s.\n", a.Name, note)
 		return true, nil
 	}
-	return false, i.confirm(fmt.Sprintf("%s %s%s?", a.Title(), count(chosen.Count, "webhook"), note))
+	return false, i.confirm(fmt.Sprintf("%s %s%s?", a.Title(), view.Plural(chosen.Count, "webhook", "webhooks"), note))
 }
 
 // confirm asks a question, unless the arguments have --yes. It returns an error if the answer is not yes.
@@ -436,23 +435,6 @@ func (i *inboxCall) confirm(question string) error {
 		return nil
 	}
 	return errors.New("nothing was done: answer y, or use --yes")
-}
-
-// confirms asks a question on out, and says whether the answer is yes.
-func (p *Process) confirms(ctx context.Context, out io.Writer, question string) (yes bool, err error) {
-	fmt.Fprint(out, question, " [y/N] ")
-	answers := make(chan string, 1)
-	go func() { // a read from a terminal does not end with ctx
-		answer, _ := bufio.NewReader(p.Stdin).ReadString('\n') // at the end of the input: no
-		answers <- strings.ToLower(strings.TrimSpace(answer))
-	}()
-	select {
-	case answer := <-answers:
-		return answer == "y" || answer == "yes", nil
-	case <-ctx.Done():
-		fmt.Fprintln(out)
-		return false, context.Cause(ctx)
-	}
 }
 
 // download writes the file that an act answers with: to a new one, for the user alone, whole or not at all.

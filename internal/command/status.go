@@ -6,11 +6,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
 	"usher/internal/admin/status"
+	"usher/internal/settings"
 	"usher/internal/text"
 	"usher/internal/view"
 )
@@ -144,4 +146,25 @@ func historyText(s *status.Status, since time.Time) string {
 		fmt.Fprintf(&out, "\nover: %s\n  %s\n", text.Visible(status.What(t)), text.Visible(status.Lasted(t)))
 	}
 	return out.String()
+}
+
+// healthcheckCommand is 'usher healthcheck': it asks a running usher whether it is ready.
+func healthcheckCommand(ctx context.Context, p *Process) error {
+	addr := settings.AdminListen(p.Environ)
+	if addr == "off" {
+		return errors.New("USHER_ADMIN_LISTEN is off: there is no admin port")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	resp, err := adminAPIAt(p, addr, "").do(ctx, http.MethodGet, "/readyz", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	fmt.Fprintln(p.Stdout, strings.TrimSpace(string(body)))
+	if resp.StatusCode != http.StatusOK {
+		return exitCode(exitFailed)
+	}
+	return nil
 }

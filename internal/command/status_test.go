@@ -81,7 +81,7 @@ func TestStatus(t *testing.T) {
 	}
 	code, out, _ = run("status", "--json")
 	var now status.Status
-	if err := json.Unmarshal([]byte(out), &now); err != nil || code != 1 || len(now.Troubles) != 2 || now.Troubles[0].Name != "parked" {
+	if err := json.Unmarshal([]byte(out), &now); err != nil || code != 1 || len(now.Troubles) != 2 || now.Troubles[0].Kind != "parked" {
 		t.Errorf("exit code %d, %v\n%s", code, err, out)
 	}
 	for _, args := range [][]string{{"status", "now"}, {"status", "--yaml"}} {

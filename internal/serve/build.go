@@ -41,9 +41,6 @@ func build(s *settings.Settings, log *slog.Logger) (*Usher, error) {
 		if err := u.buildGate(gateMetrics); err != nil {
 			return nil, err
 		}
-		if u.gateListener.cert != nil {
-			m.Certificate(u.gateListener.certificateExpiry)
-		}
 	}
 	if s.GateOn() || s.EntitlementsOn() {
 		if err := u.buildInbox(m, gateMetrics); err != nil {
@@ -289,9 +286,8 @@ func (u *Usher) portStates() []status.Port {
 		calls, tokens := u.counts[i].calls, u.counts[i].tokens
 		s := status.Port{
 			Name: p.Name, Address: u.listeners[i].url(), Scope: p.Scope, Key: p.Key != nil, Source: p.Source.State(),
-			Calls: calls.Hour(), LastFailure: calls.LastFailure(), Tokens: tokens.Hour(), Revoked: tokens.Revoked(),
+			Calls: calls.Hour(), LastCalls: calls.Last(), Tokens: tokens.Hour(), Revoked: tokens.Revoked(),
 		}
-		s.Last5xx, s.LastFine = calls.Last()
 		if p.Owner != p.Name {
 			s.Shares = p.Owner
 		}

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -42,15 +41,14 @@ const (
 
 // A Recorder keeps the history.
 type Recorder struct {
-	cfg       Config
-	roundTrip func(*http.Request) (*http.Response, error) // a test may have another one
-	began     time.Time
-	name      string // of this replica; set by Run
+	cfg   Config
+	began time.Time
+	name  string    // of this replica; set by Run
+	says  *notifier // nil: there are no notifications
 
 	mu     sync.Mutex // guards what follows
 	memory []record   // what the inbox does not have
 	shared []inbox.Trouble
-	speech speech
 }
 
 // record is a row that is in memory.
@@ -61,11 +59,10 @@ type record struct {
 
 // New returns a recorder. Run does the work.
 func New(cfg Config) *Recorder {
-	if cfg.Sent == nil {
-		cfg.Sent = func(string) {}
-	}
 	r := &Recorder{cfg: cfg, began: time.Now()}
-	r.roundTrip = r.transport().RoundTrip
+	if cfg.URL != nil {
+		r.says = &notifier{url: cfg.URL, host: cfg.Host, sent: cfg.Sent, log: cfg.Log, roundTrip: transport(cfg.Proxy).RoundTrip}
+	}
 	return r
 }
 
@@ -92,8 +89,8 @@ func (r *Recorder) look(ctx context.Context) {
 	found := r.cfg.Status(ctx).Found(now, r.name)
 	// After a start it takes some seconds until all is found that was wrong before.
 	ends := now.Sub(r.began) >= inbox.TroubleSaid
+	says := r.says.may(now)
 	r.mu.Lock()
-	says := r.cfg.URL != nil && now.Sub(r.speech.tried) >= inbox.TroubleSaid
 	memory := slices.Clone(r.memory)
 	r.mu.Unlock()
 	if box := r.cfg.Inbox; box != nil && !r.cfg.ReadOnly && box.Health().Err == nil {
@@ -105,7 +102,7 @@ func (r *Recorder) look(ctx context.Context) {
 			r.mu.Lock()
 			r.memory, r.shared = nil, shared
 			r.mu.Unlock()
-			if r.say(ctx, due) {
+			if r.says.say(ctx, due) {
 				_ = box.Told(due) // else somebody says it again
 			}
 			return
@@ -114,7 +111,7 @@ func (r *Recorder) look(ctx context.Context) {
 	r.mu.Lock()
 	due := r.remember(found, now, ends, says)
 	r.mu.Unlock()
-	if r.say(ctx, due) {
+	if r.says.say(ctx, due) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for i := range due {
@@ -176,9 +173,9 @@ func (r *Recorder) remember(found []inbox.Trouble, now time.Time, ends, says boo
 // Facts adds to a status what only the history knows: the troubles of other replicas, and how notifications fare.
 func (r *Recorder) Facts(s *status.Status) {
 	now := time.Now()
+	s.Notifications = r.says.status(now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.Notifications = r.notifications(now)
 	for _, t := range r.shared {
 		if t.Ended.IsZero() && t.Replica != "" && t.Replica != r.name && now.Sub(t.Seen) <= inbox.TroubleEnds {
 			s.Elsewhere = append(s.Elsewhere, t)

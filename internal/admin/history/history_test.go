@@ -54,7 +54,7 @@ func (n *night) start(name string) *Recorder {
 		Status: func(context.Context) *status.Status {
 			s := new(status.Status)
 			for _, kind := range n.wrong {
-				s.Troubles = append(s.Troubles, status.Trouble{What: kind + " is wrong", Kind: status.Kind{Name: kind, Severity: status.Critical, Means: "It hurts.", Do: "Mend it."}})
+				s.Troubles = append(s.Troubles, status.Trouble{TroubleWords: inbox.TroubleWords{Kind: kind, What: kind + " is wrong", Severity: status.Critical, Means: "It hurts.", Do: "Mend it."}})
 			}
 			return s
 		},
@@ -65,7 +65,7 @@ func (n *night) start(name string) *Recorder {
 		Sent:     func(result string) { n.results = append(n.results, result) },
 		Log:      slog.New(slog.DiscardHandler),
 	})
-	r.roundTrip = func(req *http.Request) (*http.Response, error) {
+	r.says.roundTrip = func(req *http.Request) (*http.Response, error) {
 		var body map[string]string
 		raw, _ := io.ReadAll(req.Body)
 		if err := json.Unmarshal(raw, &body); err != nil || len(body) != 1 || req.Method != http.MethodPost {
@@ -346,7 +346,7 @@ func TestNamesInMessagesAreNeutral(t *testing.T) {
 func TestErrorsDoNotHaveTheAddress(t *testing.T) {
 	for _, address := range []string{"http://s3cr3t.invalid/s3cr3t", "http://127.0.0.1:1/s3cr3t", "http://s3cr3t\x7f/"} {
 		r := New(Config{URL: func() string { return address }, Log: slog.New(slog.DiscardHandler)})
-		result, err := r.send(t.Context(), "text")
+		result, err := r.says.send(t.Context(), "text")
 		if err == nil || strings.Contains(err.Error(), "s3cr3t") || result != "error" {
 			t.Errorf("%s: %s %v", address, result, err)
 		}

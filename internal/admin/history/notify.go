@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"usher/internal/admin/status"
@@ -23,50 +25,70 @@ var Results = [...]string{"ok", "status", "timeout", "error"}
 
 const postTimeout = 10 * time.Second
 
-// speech is how notifications fare.
-type speech struct {
-	tried   time.Time // when the last try began
-	last    time.Time // when the last message went out
-	failing time.Time // since when tries fail
-	err     error     // of the last try; nil: it went out
+// A notifier sends notifications. A nil one sends none.
+type notifier struct {
+	url       func() string
+	host      string
+	sent      func(result string) // may be nil
+	log       *slog.Logger
+	roundTrip func(*http.Request) (*http.Response, error) // a test may have another one
+
+	mu      sync.Mutex // guards what follows
+	tried   time.Time  // when the last try began
+	last    time.Time  // when the last message went out
+	failing time.Time  // since when tries fail
+	err     error      // of the last try; nil: it went out
 }
 
-// notifications describes it. A failed try is forgotten when nothing has had to be said for a while. r.mu is held.
-func (r *Recorder) notifications(now time.Time) *status.Notifications {
-	if r.cfg.URL == nil {
+// may reports whether a message may be sent now: at most one a minute.
+func (n *notifier) may(now time.Time) bool {
+	if n == nil {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return now.Sub(n.tried) >= inbox.TroubleSaid
+}
+
+// status says how notifications fare. A failed try is forgotten when nothing has had to be said for a while.
+func (n *notifier) status(now time.Time) *status.Notifications {
+	if n == nil {
 		return nil
 	}
-	n := &status.Notifications{Last: r.speech.last}
-	if r.speech.err != nil && now.Sub(r.speech.tried) < 3*inbox.TroubleSaid {
-		n.Error, n.Since = r.speech.err.Error(), r.speech.failing
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := &status.Notifications{Last: n.last}
+	if n.err != nil && now.Sub(n.tried) < 3*inbox.TroubleSaid {
+		s.Error, s.Since = n.err.Error(), n.failing
 	}
-	return n
+	return s
 }
 
 // say sends a message about these, and says whether it went out. What could not be said is due again in a minute, as
 // long as it is true.
-func (r *Recorder) say(ctx context.Context, due []inbox.Trouble) bool {
+func (n *notifier) say(ctx context.Context, due []inbox.Trouble) bool {
 	if len(due) == 0 {
 		return false
 	}
 	began := time.Now()
-	result, err := r.send(ctx, compose(r.cfg.Host, due, began.UTC()))
-	r.cfg.Sent(result)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := &r.speech
-	if s.tried = began; err == nil {
-		s.last = began
-	} else if s.err == nil {
-		s.failing = began.UTC()
-		r.cfg.Log.Warn("cannot send a notification, will retry", "err", err)
+	result, err := n.send(ctx, compose(n.host, due, began.UTC()))
+	if n.sent != nil {
+		n.sent(result)
 	}
-	s.err = err
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.tried = began; err == nil {
+		n.last = began
+	} else if n.err == nil {
+		n.failing = began.UTC()
+		n.log.Warn("cannot send a notification, will retry", "err", err)
+	}
+	n.err = err
 	return err == nil
 }
 
 // send posts a text. Its error never has the address, which is a secret.
-func (r *Recorder) send(ctx context.Context, text string) (result string, err error) {
+func (n *notifier) send(ctx context.Context, text string) (result string, err error) {
 	body := new(bytes.Buffer)
 	encode := json.NewEncoder(body)
 	encode.SetEscapeHTML(false)
@@ -74,13 +96,13 @@ func (r *Recorder) send(ctx context.Context, text string) (result string, err er
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
 	payload := bytes.NewReader(bytes.TrimSpace(body.Bytes()))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.cfg.URL(), payload)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.url(), payload)
 	if err != nil {
 		return "error", errors.New("the address in USHER_NOTIFY_URL cannot be read")
 	}
 	req.Header.Set("Content-Type", "application/json; charset=utf-8")
 	req.Header.Set("User-Agent", "usher")
-	resp, err := r.roundTrip(req) // follows no redirect
+	resp, err := n.roundTrip(req) // follows no redirect
 	if err != nil {
 		return Why(err)
 	}
@@ -97,7 +119,7 @@ func (r *Recorder) send(ctx context.Context, text string) (result string, err er
 }
 
 // transport is for one message: it goes out once in a while, so no connection is kept, and no memory.
-func (r *Recorder) transport() *http.Transport {
+func transport(proxy func(*url.URL) (*url.URL, error)) *http.Transport {
 	t := &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: postTimeout}).DialContext,
 		TLSHandshakeTimeout:    postTimeout,
@@ -105,8 +127,8 @@ func (r *Recorder) transport() *http.Transport {
 		DisableKeepAlives:      true,
 		DisableCompression:     true,
 	}
-	if r.cfg.Proxy != nil {
-		t.Proxy = func(req *http.Request) (*url.URL, error) { return r.cfg.Proxy(req.URL) }
+	if proxy != nil {
+		t.Proxy = func(req *http.Request) (*url.URL, error) { return proxy(req.URL) }
 	}
 	return t
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -138,8 +137,15 @@ type Port struct {
 	failed   *prometheus.CounterVec
 	hour     *ring
 
-	lastFailure   atomic.Pointer[Failure]
-	last5xx, fine atomic.Int64 // when the service last answered with a 5xx, and when a call was last answered well
+	mu   sync.Mutex // guards what follows
+	last LastCalls
+}
+
+// LastCalls says how calls last went well and wrong. Zero: none did.
+type LastCalls struct {
+	LastFailure Failure   // the last one that usher itself failed
+	Last5xx     time.Time // when one was last answered with a 5xx, usher's own too
+	LastFine    time.Time // when one was last answered well
 }
 
 // Failure is a call that usher failed.
@@ -177,25 +183,22 @@ func (p *Port) Finished(status int, took time.Duration) {
 		kind = CallsFailed
 	}
 	p.hour.countTimed(kind, took)
-	switch now := time.Now().UnixNano(); {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
 	case status >= 500:
 		p.hour.count(Calls5xx)
-		p.last5xx.Store(now)
+		p.last.Last5xx = time.Now()
 	case kind == CallsFine:
-		p.fine.Store(now)
+		p.last.LastFine = time.Now()
 	}
 }
 
-// Last returns when a call was last answered with a 5xx, usher's own too, and when one was last answered well.
-func (p *Port) Last() (failed, fine time.Time) {
-	return atNano(p.last5xx.Load()), atNano(p.fine.Load())
-}
-
-func atNano(at int64) (never time.Time) {
-	if at == 0 {
-		return never
-	}
-	return time.Unix(0, at)
+// Last returns how calls last went.
+func (p *Port) Last() LastCalls {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
 }
 
 // Replayed counts a call that was sent a second time after a 401.
@@ -211,15 +214,9 @@ func (p *Port) Failed(reason string) {
 	if reason != "UNAUTHORIZED" && reason != "CUT_OFF" { // these are a 401 of the service, and no answer at all
 		p.hour.count(CallsOur5xx)
 	}
-	p.lastFailure.Store(&Failure{reason, time.Now()})
-}
-
-// LastFailure returns the last call that usher failed.
-func (p *Port) LastFailure() Failure {
-	if f := p.lastFailure.Load(); f != nil {
-		return *f
-	}
-	return Failure{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last.LastFailure = Failure{reason, time.Now()}
 }
 
 // Hour returns the calls of the last hour.
@@ -322,7 +319,8 @@ func (m *Registry) Entitlements(
 	failed := m.counter("usher_entitlement_failed_total",
 		"Questions that usher could not answer (503).").WithLabelValues()
 	hour := newRing(false)
-	var last [2]atomic.Int64 // when one was good, and bad
+	var mu sync.Mutex // guards last
+	var last Answers
 	checked = func(result string) { checks.WithLabelValues(result).Inc() }
 	answered = func(took time.Duration, ok bool) {
 		if ok {
@@ -330,16 +328,22 @@ func (m *Registry) Entitlements(
 		} else {
 			failed.Inc()
 		}
-		is := 0
-		if !ok || took >= time.Second {
-			is = 1
+		mu.Lock()
+		defer mu.Unlock()
+		if ok && took < time.Second {
+			hour.count(0)
+			last.LastGood = time.Now()
+		} else {
+			hour.count(1)
+			last.LastBad = time.Now()
 		}
-		hour.count(is)
-		last[is].Store(time.Now().UnixNano())
 	}
 	return checked, answered, func() Answers {
+		mu.Lock()
+		defer mu.Unlock()
 		minutes := hour.minutes()
-		return Answers{Sum(minutes, Lately, 0), Sum(minutes, Lately, 1), atNano(last[0].Load()), atNano(last[1].Load())}
+		last.Good, last.Bad = Sum(minutes, Lately, 0), Sum(minutes, Lately, 1)
+		return last
 	}
 }
 
@@ -370,7 +374,6 @@ type Gate struct {
 	received  *prometheus.CounterVec
 	missed    prometheus.Counter
 	invalid   *prometheus.CounterVec
-	rejected  *prometheus.CounterVec
 	duration  prometheus.Observer
 	hour      *ring // by decision, in the order of Decisions
 	receivers map[string]*Receiver
@@ -383,7 +386,6 @@ type Gate struct {
 // Receiver counts the tries at one receiver.
 type Receiver struct {
 	results   [len(tryResults)]prometheus.Counter
-	took      prometheus.Observer
 	hour      *ring // by result, in the order of tryResults
 	delivered *ring // in time, or late
 
@@ -445,9 +447,6 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 		invalid: m.counter("usher_webhook_invalid_total",
 			"Webhooks of the right sender whose content is invalid: json, size, schema, platform, "+
 				"or type (in neither list of types).", "reason"),
-		rejected: m.counter("usher_webhook_rejected_total",
-			"Requests that the gate rejected, by the status of its answer. "+
-				"401 and 403: their sender failed a check.", "code"),
 		duration: m.histogram("usher_webhook_duration_seconds",
 			"From a webhook's header to the answer to its sender.", upToAMinute).WithLabelValues(),
 		hour:      newRing(false),
@@ -459,15 +458,10 @@ func (m *Registry) Gate(receivers *receiver.Set) *Gate {
 	for _, reason := range []string{"json", "size", "schema", "platform", "type"} {
 		g.invalid.WithLabelValues(reason)
 	}
-	for _, code := range []string{"400", "401", "403", "404", "405", "413", "422"} {
-		g.rejected.WithLabelValues(code)
-	}
 	tries := m.counter("usher_webhook_tries_total",
 		"Tries at a receiver: ok, status (not a 2xx), timeout or error (no answer).", "receiver", "result")
-	took := m.histogram("usher_webhook_try_duration_seconds",
-		"How long a try at a receiver took.", upToAMinute, "receiver")
 	for _, rc := range receivers.All() {
-		r := &Receiver{took: took.WithLabelValues(rc.Name), hour: newRing(false), delivered: newRing(false)}
+		r := &Receiver{hour: newRing(false), delivered: newRing(false)}
 		for i, result := range tryResults {
 			r.results[i] = tries.WithLabelValues(rc.Name, result)
 		}
@@ -517,9 +511,6 @@ func (g *Gate) Questions() Questions {
 // Received counts an answer to a sender.
 func (g *Gate) Received(decision string, status int, took time.Duration) {
 	g.received.WithLabelValues(decision).Inc()
-	if decision == "rejected" {
-		g.rejected.WithLabelValues(strconv.Itoa(status)).Inc()
-	}
 	g.duration.Observe(took.Seconds())
 	if i := slices.Index(Decisions[:], decision); i >= 0 {
 		g.hour.count(i)
@@ -551,10 +542,9 @@ func (g *Gate) FailedChecks() FailedChecks {
 func (g *Gate) Hour() []Minute { return g.hour.minutes() }
 
 // Tried counts a try; see receiver.Receiver.Tried.
-func (r *Receiver) Tried(result string, status int, took time.Duration) {
+func (r *Receiver) Tried(result string, status int, _ time.Duration) {
 	i := max(0, slices.Index(tryResults[:], result))
 	r.results[i].Inc()
-	r.took.Observe(took.Seconds())
 	r.hour.count(i)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -599,12 +589,6 @@ func (m *Registry) Notifications(results ...string) (sent func(result string)) {
 	return func(result string) { total.WithLabelValues(result).Inc() }
 }
 
-// Certificate registers when the gate's own TLS certificate expires, which expires returns.
-func (m *Registry) Certificate(expires func() time.Time) {
-	m.gaugeFunc("usher_webhook_tls_expiry_timestamp_seconds", "When the gate's own TLS certificate expires.",
-		func() float64 { return float64(expires().Unix()) })
-}
-
 // Inbox registers the metrics of the inbox. stats is called at each scrape. The result counts a delivery, for
 // inbox.Config.Delivered; those of the receivers begin at zero.
 func (m *Registry) Inbox(
@@ -640,11 +624,6 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	// What cannot be read now keeps its last value. Zeros would look as if all were well, so what
 	// was never read is left out.
-	if s.Paused != nil {
-		gauge("usher_inbox_paused",
-			"Pauses of deliveries in force, made by hand: of all, of a tenant or of a receiver. "+
-				"Replicas that share an inbox all report the same.", float64(len(s.Paused)))
-	}
 	if s.At.IsZero() {
 		return
 	}
@@ -661,9 +640,6 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("usher_inbox_limit_bytes",
 		"Bytes that waiting and parked webhooks may take; beyond that senders get 503. 0: there is no inbox.",
 		float64(s.Limit))
-	gauge("usher_inbox_clock_ahead_seconds",
-		"By how much this machine's clock is ahead of the clock of the inbox's database; negative: behind it.",
-		s.ClockAhead.Seconds())
 	if !s.Reconciled.IsZero() {
 		gauge("usher_reconcile_last_timestamp_seconds",
 			"When 'usher reconcile' last compared a whole list. Replicas that share an inbox all report the same.",
@@ -674,18 +650,11 @@ func (stats inboxCollector) Collect(ch chan<- prometheus.Metric) {
 			desc := prometheus.NewDesc(name, help, []string{"receiver"}, nil)
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, receiver)
 		}
-		down := 0.0
-		if r.Down() {
-			down = 1
-		}
 		gauge("usher_inbox_receiver_pending",
 			"Webhooks that wait for delivery to this receiver. "+
 				"An empty name counts those whose platform no receiver takes.", float64(r.Pending))
 		gauge("usher_inbox_receiver_oldest_seconds", "Age of the oldest of them.", r.Oldest.Seconds())
 		gauge("usher_inbox_receiver_parked",
 			"Parked webhooks for this receiver that no newer one of the same tenant has replaced.", float64(r.Parked))
-		gauge("usher_inbox_receiver_down",
-			"1 while this receiver fails for everybody: several tenants have begun to fail, and it has "+
-				"accepted nothing since, as this usher has seen it.", down)
 	}
 }

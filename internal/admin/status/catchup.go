@@ -8,27 +8,6 @@ import (
 	"usher/internal/view"
 )
 
-// CatchUp is how usher stands to the billing service's webhook log.
-type CatchUp struct {
-	Failed  string    // why the log cannot be read, in foreign words; empty: it can
-	Refused bool      // it stays so until somebody changes something in the service
-	Since   time.Time // of Failed
-
-	Elsewhere bool // the log has provisioning webhooks, and all of them went to other addresses
-	Shorter   bool // the log ends before the newest event that usher has read
-
-	// Webhooks that the gate could have got, and that came through the log alone, since the last that it got.
-	Alone      int
-	AloneSince time.Time
-	Answer     string // what the service got for the first of them; empty: no answer
-
-	// What usher has last caught up.
-	CaughtAt          time.Time // the last of it; zero: nothing was caught up
-	Webhooks, Tenants int
-	From, To          time.Time // when the service made them
-	Down              bool      // all of them before this usher was up
-}
-
 // caughtUp says what usher has caught up within a day; empty: nothing.
 func (c *CatchUp) caughtUp(now time.Time) string {
 	if c == nil || c.Webhooks == 0 || now.Sub(c.CaughtAt) > 24*time.Hour {

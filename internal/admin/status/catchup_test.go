@@ -27,7 +27,7 @@ func TestCatchUpTroubles(t *testing.T) {
 		s.Judge(now)
 		got := ""
 		for _, trouble := range s.Troubles {
-			got += trouble.Name + ": " + trouble.What
+			got += trouble.Kind + ": " + trouble.What
 			if !strings.Contains(trouble.Do, tc.do) {
 				t.Errorf("%+v: %s", tc.c, trouble.Do)
 			}

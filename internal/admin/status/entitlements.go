@@ -4,36 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"usher/internal/admin/metrics"
-	"usher/internal/inbox"
 	"usher/internal/text"
 	"usher/internal/view"
 )
-
-// Entitlements is the state of the port that answers what a tenant may use.
-type Entitlements struct {
-	Tenants int `json:"tenants"` // how many are known
-	Held    int `json:"held"`    // for how many usher can answer without the inbox
-	Unknown int `json:"unknown"` // how many of them have a last webhook without features that can be read
-
-	UnknownDetails Details         `json:"-"`
-	Renamed        []inbox.Renamed `json:"-"`
-
-	Answers metrics.Answers `json:"-"` // of the last minutes
-}
-
-func (s *Status) entitlementsState(time.Time) string {
-	e := s.Entitlements
-	if e == nil { // a test without one
-		return ""
-	}
-	words := "answers for " + view.Plural(e.Tenants-e.Unknown, "tenant", "tenants")
-	if e.Unknown > 0 {
-		words += ", not for " + view.Count(e.Unknown)
-	}
-	words, _ = s.line("entitlements", "", words, good)
-	return words
-}
 
 // fromMemory says for whom usher answers while the inbox cannot be read. How many tenants there are
 // it may never have counted.

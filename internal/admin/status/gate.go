@@ -1,71 +1,12 @@
 package status
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"usher/internal/admin/metrics"
-	"usher/internal/admin/page"
-	"usher/internal/receiver"
 	"usher/internal/view"
 )
-
-// Gate is the state of the webhook gate.
-type Gate struct {
-	Address   string     `json:"address"` // where webhooks are posted
-	Receivers []Receiver `json:"receivers"`
-
-	Set       *receiver.Set                  `json:"-"`
-	Tries     map[string]metrics.RecentTries `json:"-"` // by the receiver's name
-	Decisions []metrics.Minute               `json:"-"` // of metrics.Gate
-
-	FailedChecks metrics.FailedChecks `json:"-"`
-	Questions    metrics.Questions    `json:"-"`
-
-	CertificateEnds time.Time `json:"-"` // zero without TLS
-	CatchUp         *CatchUp  `json:"-"` // nil: there is none
-
-	// Only without an inbox:
-	Invalid        int     `json:"invalid,omitempty"` // webhooks that usher rejected, and that nobody has sent again
-	InvalidDetails Details `json:"-"`
-}
-
-// judge derives Receivers. box is nil without an inbox.
-func (g *Gate) judge(box *Inbox) {
-	g.Receivers = []Receiver{} // An empty list is written as [], not as null.
-	for _, r := range g.Set.All() {
-		g.Receivers = append(g.Receivers, newReceiver(r, g.Tries[r.Name], box))
-	}
-}
-
-// GateChart returns the chart of the gate's decisions. It leaves out those that do not occur.
-func (s *Status) GateChart() page.Chart {
-	var starts []time.Time
-	var series []page.Series
-	minutes := sinceFirst(s.Gate.Decisions)
-	for _, m := range minutes {
-		starts = append(starts, m.Start)
-	}
-	notWebhooks := metrics.Sum(minutes, len(minutes), metrics.NoWebhooks, metrics.FailedQuestions)
-	total := metrics.Sum(minutes, len(minutes)) - notWebhooks
-	summary := ""
-	for i, decision := range metrics.Decisions {
-		n := metrics.Sum(minutes, len(minutes), i)
-		if n == 0 {
-			continue
-		}
-		one := page.Series{Class: "c-" + decision, Label: decision, Total: view.Count(n)}
-		for _, m := range minutes {
-			one.Add(float64(m.Counts[i]), strconv.Itoa(m.Counts[i]))
-		}
-		series = append(series, one)
-		summary += fmt.Sprintf(", %s %s", view.Count(n), decision)
-	}
-	return page.NewBars("decisions", "Webhooks per minute",
-		view.Plural(total, "webhook", "webhooks")+" in the last hour"+summary+".", starts, series, figure)
-}
 
 // decided returns how many webhooks got this decision lately.
 func decided(g *Gate, decision string) int {

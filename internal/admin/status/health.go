@@ -3,11 +3,8 @@ package status
 import (
 	"fmt"
 	"slices"
-	"strings"
-	"time"
 
 	"usher/internal/inbox"
-	"usher/internal/view"
 	"usher/tokens"
 )
 
@@ -51,13 +48,6 @@ func (h *Health) on(part string) bool {
 	return slices.ContainsFunc(h.Parts, func(p Part) bool { return p.Name == part && p.On })
 }
 
-// Troubles returns those of the inbox, if it cannot be used now. To collect them it asks nobody.
-func (h *Health) Troubles() []Trouble {
-	s := &Status{Health: &Health{Inbox: h.Inbox}}
-	s.judge(time.Time{})
-	return s.Troubles
-}
-
 func (h *Health) inboxErr() error {
 	if h.Inbox == nil {
 		return nil
@@ -98,69 +88,4 @@ func (h *Health) unready(part string) (problems []string) {
 		}
 	}
 	return problems
-}
-
-// PartState is one line about a part.
-type PartState struct {
-	Name  string `json:"name"`
-	On    bool   `json:"on"`
-	Ready bool   `json:"ready"`
-	State string `json:"state"`          // in words
-	Tone  string `json:"tone,omitempty"` // good, warn or bad; empty if it is off
-}
-
-// parts describes each part. It goes by the troubles, and by the lines of the ports and the receivers.
-func (s *Status) parts(now time.Time) (all []PartState) {
-	describe := map[string]func(time.Time) string{
-		"outbound":     s.outboundState,
-		"gate":         s.gateState,
-		"entitlements": s.entitlementsState,
-	}
-	for _, p := range s.Health.Parts {
-		state := PartState{Name: p.Name, On: p.On, State: p.Off}
-		if p.On {
-			problems := s.Health.Unready(p.Name)
-			state.Ready = len(problems) == 0
-			state.State = "not ready: " + strings.Join(problems, "; ")
-			state.Tone = s.of(p.Name).tone()
-			if state.Ready {
-				state.State = describe[p.Name](now)
-			}
-		}
-		all = append(all, state)
-	}
-	return all
-}
-
-func (s *Status) outboundState(time.Time) string {
-	var ports []string
-	for i := range s.Ports {
-		ports = append(ports, s.Ports[i].Name+": "+s.Ports[i].State)
-	}
-	return strings.Join(ports, "; ")
-}
-
-func (s *Status) gateState(now time.Time) string {
-	if s.Gate == nil { // a test without one
-		return ""
-	}
-	gate, _ := s.line("gate", "", "listens on "+s.Gate.Address, good)
-	said := []string{gate}
-	for i := range s.Gate.Receivers {
-		said = append(said, fmt.Sprintf("receiver %s %s", s.Gate.Receivers[i].Name, s.Gate.Receivers[i].State))
-	}
-	switch box := s.Inbox; {
-	case box == nil:
-		said = append(said, "no inbox")
-	case box.Unknown:
-		said = append(said, "waiting webhooks are not known: the inbox has not been read yet")
-	default:
-		counts := fmt.Sprintf("%s, %s parked, %s invalid",
-			view.Plural(box.Waiting, "waits", "wait"), view.Count(box.Parked), view.Count(box.Invalid))
-		if !box.Counted.IsZero() {
-			counts += ", counted " + view.Age(box.Counted) + " ago"
-		}
-		said = append(said, counts)
-	}
-	return strings.Join(said, "; ")
 }

@@ -13,38 +13,6 @@ import (
 	"usher/internal/view"
 )
 
-// Inbox is the state of the inbox.
-type Inbox struct {
-	Waiting    int           `json:"waiting"`
-	Oldest     time.Duration `json:"oldest"`
-	Parked     int           `json:"parked"`
-	Invalid    int           `json:"invalid"`     // webhooks that usher rejected, and that nobody has dealt with
-	Used       int64         `json:"used"`        // bytes of the webhooks that wait or are parked
-	Limit      int64         `json:"limit"`       // how large Used may become
-	HeldUp     []view.HeldUp `json:"held_up"`     // the one that waits longest first
-	ClockAhead time.Duration `json:"clock_ahead"` // by how much this machine's clock is ahead of the database's
-	Homeless   int           `json:"homeless"`    // webhooks that wait although no receiver takes their platform
-	Shared     bool          `json:"shared"`      // with other replicas
-	Paused     []inbox.Pause `json:"paused,omitempty"`
-	// Error says why the inbox takes no webhooks; also during the first seconds, before usher is unready.
-	Error   string    `json:"error,omitempty"`
-	Counted time.Time `json:"counted,omitzero"` // the inbox cannot be read now, and its counts are those of this time
-	Unknown bool      `json:"-"`                // it was never read, so the counts mean nothing
-
-	ParkedDetails  Details `json:"-"`
-	InvalidDetails Details `json:"-"`
-
-	stats inbox.Stats
-}
-
-// Details describes a group of webhooks that somebody should look at.
-type Details struct {
-	Tenants []string  // the newest first
-	Reason  string    // of the newest webhook; may be empty
-	Since   time.Time // when the oldest came
-	Link    string    // the page that shows them
-}
-
 // NewInbox returns the state of an inbox. known are the receivers of the gate; err is why the inbox
 // takes no webhooks, or nil.
 func NewInbox(s inbox.Stats, held []inbox.HeldUp, known *receiver.Set, err error) *Inbox {
@@ -257,10 +225,36 @@ func (d *Details) words(n int) string {
 	return count + " of " + view.FirstFew(d.Tenants)
 }
 
-// quoted returns somebody's words, or nothing if there are none.
-func quoted(who, words string) string {
-	if words == "" {
-		return ""
+// Pauses are troubles: changes do not reach customers, and most of them somebody has to end. A banner on
+// every page says the same.
+func paused(s *Status, _ time.Time) (all []Trouble) {
+	if s.Inbox == nil {
+		return nil
 	}
-	return "; " + who + ": " + view.Excerpt(words)
+	for _, p := range s.Inbox.Paused {
+		t := wrong("Paused: "+p.Words(), s.pausedBy(&p)...).since(p.Since).run("usher inbox resume" + p.Flag())
+		if t.which = p.Flag(); p.Tenant != "" {
+			t = t.naming([]string{inbox.ShowTenant(p.Platform, p.Tenant)})
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// pausedBy returns the receivers that get nothing because of a pause.
+func (s *Status) pausedBy(p *inbox.Pause) (all []Subject) {
+	if s.Gate == nil || p.Tenant != "" {
+		return []Subject{ofGate("")}
+	}
+	for i := range s.Gate.Receivers {
+		if r := &s.Gate.Receivers[i]; p.CoversReceiver(r.Name) {
+			all = append(all, r.of(p.With("paused")))
+		}
+	}
+	return all
+}
+
+// Others returns the troubles without the pauses, which the page shows in a banner.
+func (s *Status) Others() []Trouble {
+	return slices.DeleteFunc(slices.Clone(s.Troubles), func(t Trouble) bool { return t.Kind == pausedKind })
 }

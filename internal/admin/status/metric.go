@@ -16,9 +16,9 @@ func (Metric) Describe(ch chan<- *prometheus.Desc) { ch <- troubleDesc }
 func (troubles Metric) Collect(ch chan<- prometheus.Metric) {
 	found := make(map[[2]string]bool)
 	for _, t := range troubles() {
-		if labels := [2]string{t.Name, t.Severity}; !found[labels] {
+		if labels := [2]string{t.Kind, t.Severity}; !found[labels] {
 			found[labels] = true
-			ch <- prometheus.MustNewConstMetric(troubleDesc, prometheus.GaugeValue, 1, t.Name, t.Severity)
+			ch <- prometheus.MustNewConstMetric(troubleDesc, prometheus.GaugeValue, 1, t.Kind, t.Severity)
 		}
 	}
 }

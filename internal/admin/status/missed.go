@@ -26,7 +26,7 @@ func missed(s *Status, _ time.Time) []Trouble {
 }
 
 func (s *Status) failedLately() []Trouble {
-	down := slices.ContainsFunc(s.Troubles, func(t Trouble) bool { return t.Name == receiverDown })
+	down := slices.ContainsFunc(s.Troubles, func(t Trouble) bool { return t.Kind == receiverDown })
 	if s.Gate == nil || s.failed() == 0 || down { // that says how many failed
 		return nil
 	}

@@ -3,49 +3,13 @@ package status
 import (
 	"errors"
 	"fmt"
-	"math"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"usher/internal/admin/metrics"
-	"usher/internal/admin/page"
 	"usher/internal/view"
 	"usher/tokens"
 )
-
-// Port is the state of a local port. The caller fills in all fields but those that judge derives.
-type Port struct {
-	Name    string `json:"name"`
-	Address string `json:"address"`
-	Scope   string `json:"scope"`
-	Key     bool   `json:"key"`                       // callers need a key
-	Shares  string `json:"shares_token_of,omitempty"` // the port whose token it uses; empty if it has its own
-	State   string `json:"state"`                     // in words; derived, as are the next three
-	Tone    string `json:"-"`                         // good, warn or bad
-	Token   *Token `json:"token,omitempty"`           // left out if there is no valid one
-	Error   string `json:"error,omitempty"`           // of the last token request
-
-	Source tokens.State     `json:"-"`
-	Calls  []metrics.Minute `json:"-"` // of metrics.Port
-	Tokens []metrics.Minute `json:"-"` // of metrics.Identity, the same minutes
-
-	Advice      string          `json:"-"` // what to do about Source.Err
-	LastFailure metrics.Failure `json:"-"` // the last call that usher itself failed
-	Last5xx     time.Time       `json:"-"` // when a call was last answered with a 5xx
-	LastFine    time.Time       `json:"-"` // when a call was last answered well
-	Revoked     [2]time.Time    `json:"-"` // when the last two tokens were rejected long before they expired
-
-	now time.Time // set by judge
-}
-
-// Token describes a token without showing it.
-type Token struct {
-	Fingerprint string    `json:"fingerprint"`
-	Renewed     time.Time `json:"renewed"`
-	Expires     time.Time `json:"expires"`
-}
 
 func (p *Port) judge(now time.Time) {
 	p.now = now
@@ -178,83 +142,4 @@ func callsFail(s *Status, now time.Time) (all []Trouble) {
 		}
 	}
 	return all
-}
-
-// Charts returns the charts of the last hour: calls and errors, and how long calls took.
-func (p *Port) Charts() []page.Chart {
-	var starts []time.Time
-	fine := page.Series{Class: "c-fine", Label: "calls"}
-	failed := page.Series{Class: "c-failed", Label: "errors"}
-	p50 := page.Series{Class: "c-p50", Label: "p50"}
-	p99 := page.Series{Class: "c-p99", Label: "p99"}
-	var renewed, replayed []int
-	minutes := sinceFirst(p.Calls)
-	tokens := p.Tokens[len(p.Tokens)-len(minutes):]
-	var calls, wrong int
-	var busiest float64
-	var slowest time.Duration
-	for i, m := range minutes {
-		all, errors := m.Sum(metrics.CallsFine, metrics.CallsFailed), m.Counts[metrics.CallsFailed]
-		// The current minute is not over yet.
-		length := min(max(p.now.Sub(m.Start).Seconds(), 10), 60)
-		rate, errorRate := float64(all)/length, float64(errors)/length
-		starts = append(starts, m.Start)
-		fine.Add(rate-errorRate, figure(rate))
-		failed.Add(errorRate, strconv.Itoa(errors))
-		p50.Add(milliseconds(m.P50), tookWords(m.P50))
-		p99.Add(milliseconds(m.P99), tookWords(m.P99))
-		p50.Total, p99.Total = tookWords(m.P50), tookWords(m.P99)
-		renewed = append(renewed, tokens[i].Counts[metrics.TokensRenewed])
-		replayed = append(replayed, m.Counts[metrics.CallsReplayed])
-		calls, wrong = calls+all, wrong+errors
-		busiest, slowest = max(busiest, rate), max(slowest, m.P99)
-	}
-	fine.Total, failed.Total = view.Count(calls), view.Count(wrong)
-	rates := page.NewBars("calls-"+p.Name, "Calls per second",
-		fmt.Sprintf("%s in the last hour, %s; at most %s per second.",
-			view.Plural(calls, "call", "calls"), view.Plural(wrong, "error", "errors"), figure(busiest)),
-		starts, []page.Series{fine, failed}, figure)
-	rates.Mark("token renewed", "m-renewed", renewed)
-	rates.Mark("401 replayed", "m-replayed", replayed)
-	times := page.NewLines("latency-"+p.Name, "Time until the answer's last byte",
-		fmt.Sprintf("The slowest minute of the last hour had a 99th percentile of %s.", tookWords(slowest)),
-		starts, []page.Series{p50, p99}, func(ms float64) string {
-			return tookWords(time.Duration(ms * float64(time.Millisecond)))
-		})
-	return []page.Chart{rates, times}
-}
-
-// sinceFirst leaves out the beginning of the hour if nothing happened then: a chart shows the last
-// 10, 20, 30 or all minutes.
-func sinceFirst(minutes []metrics.Minute) []metrics.Minute {
-	first := slices.IndexFunc(minutes, func(m metrics.Minute) bool { return m.Sum() > 0 })
-	for _, n := range []int{10, 20, 30} {
-		if from := len(minutes) - n; from >= 0 && (first < 0 || first >= from) {
-			return minutes[from:]
-		}
-	}
-	return minutes
-}
-
-// figure writes a rate or a count with a readable number of digits.
-func figure(v float64) string {
-	if v >= 100 {
-		return view.Count(int(v))
-	}
-	return strconv.FormatFloat(v, 'g', 2, 64)
-}
-
-// milliseconds returns a duration as the value of a chart. Zero means that there is none.
-func milliseconds(d time.Duration) float64 {
-	if d == 0 {
-		return math.NaN()
-	}
-	return float64(d) / float64(time.Millisecond)
-}
-
-func tookWords(d time.Duration) string {
-	if d == 0 {
-		return "–"
-	}
-	return view.Span(d.Round(time.Millisecond / 100))
 }

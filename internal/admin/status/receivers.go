@@ -11,29 +11,6 @@ import (
 	"usher/internal/view"
 )
 
-// Receiver is the state of a receiver.
-type Receiver struct {
-	Name string `json:"name"`
-	// Platforms says whose webhooks it gets; if empty, those of all platforms that no other receiver has.
-	Platforms []string      `json:"platforms"`
-	Address   string        `json:"address"`
-	LastTry   string        `json:"last_try,omitempty"` // see metrics.RecentTries.Last
-	State     string        `json:"state"`              // in words; from the troubles
-	Tone      string        `json:"tone"`               // good, warn or bad; empty: nobody knows
-	Waiting   int           `json:"waiting"`            // webhooks in the inbox
-	Oldest    time.Duration `json:"oldest"`
-	Parked    int           `json:"parked"`
-	Paused    bool          `json:"paused"` // somebody has paused its deliveries
-
-	down    bool // it takes no webhooks
-	failing int  // the tenants whose webhooks it does not take
-	tries   metrics.RecentTries
-
-	deliveries []metrics.Minute // of metrics.Receiver
-	since      time.Time        // since when; zero: not known
-	last       time.Time        // when it last took something; zero: never
-}
-
 // newReceiver collects what is known about a receiver. box is nil without an inbox.
 func newReceiver(r *receiver.Receiver, tries metrics.RecentTries, box *Inbox) Receiver {
 	s := Receiver{

@@ -9,13 +9,6 @@ import (
 	"usher/internal/view"
 )
 
-// Notifications is how usher says by itself that something is wrong.
-type Notifications struct {
-	Last  time.Time `json:"last,omitzero"`   // when the last message went out; zero: none did that anybody knows of
-	Error string    `json:"error,omitempty"` // why the last try failed; empty: it did not
-	Since time.Time `json:"since,omitzero"`  // since when tries fail
-}
-
 // notificationsFail says that usher cannot send notifications.
 func notificationsFail(s *Status, _ time.Time) []Trouble {
 	if s.Notifications == nil || s.Notifications.Error == "" {
@@ -36,7 +29,7 @@ func (s *Status) Found(now time.Time, replica string) (all []inbox.Trouble) {
 
 // key is that of the row in the history: the kind, and what it is about.
 func (t *Trouble) key() string {
-	key := t.Name
+	key := t.Kind
 	if len(t.about) > 0 {
 		key += " " + t.about[0].Part
 	}
@@ -47,8 +40,9 @@ func (t *Trouble) key() string {
 }
 
 func (t *Trouble) record(now time.Time, replica string) inbox.Trouble {
-	out := inbox.Trouble{About: t.key(), Began: t.Since}
-	if t.Name == NotifyFails { // no message says that none can be sent
+	out := inbox.Trouble{About: t.key(), Began: t.Since, TroubleWords: t.TroubleWords}
+	out.What = cmp.Or(t.bare, t.What)
+	if t.Kind == NotifyFails { // no message says that none can be sent
 		out.Told = inbox.ToldOver
 	}
 	if t.own {
@@ -57,18 +51,13 @@ func (t *Trouble) record(now time.Time, replica string) inbox.Trouble {
 	if t.Since.IsZero() || t.Since.After(now) {
 		out.Began = now
 	}
-	out.TroubleWords = inbox.TroubleWords{
-		Kind: t.Name, Severity: t.Severity, What: cmp.Or(t.bare, t.What), Means: t.Means, Do: t.Do, Run: t.Run, Named: t.named,
-	}
 	return out
 }
 
 // elsewhere is a trouble that only another replica sees.
 func elsewhere(r *inbox.Trouble) Trouble {
-	t := Trouble{
-		What: What(r), Run: r.Run, Replica: r.Replica, named: r.Named,
-		Kind: Kind{Name: r.Kind, Severity: r.Severity, Means: r.Means, Do: r.Do, own: true},
-	}
+	t := Trouble{TroubleWords: r.TroubleWords, Replica: r.Replica}
+	t.What = What(r)
 	return t.since(r.Began)
 }
 

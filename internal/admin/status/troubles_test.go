@@ -52,7 +52,7 @@ var night = time.Date(2026, 11, 17, 2, 10, 0, 0, time.UTC)
 func TestTroubles(t *testing.T) {
 	port := func(s tokens.State) Port {
 		return Port{
-			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1), LastFailure: metrics.Failure{Reason: "UPSTREAM_TIMEOUT"},
+			Name: "main", Source: s, Advice: "check USHER_X", Calls: lastHour(100), Tokens: lastHour(1), LastCalls: metrics.LastCalls{LastFailure: metrics.Failure{Reason: "UPSTREAM_TIMEOUT"}},
 		}
 	}
 	held := new(tokens.Token)
@@ -279,7 +279,7 @@ func checkLines(t *testing.T, s *Status) {
 	troubled := make(map[Subject]bool)
 	parts := make(map[string]bool)
 	for i := range s.Troubles {
-		if len(s.Troubles[i].about) == 0 || s.Troubles[i].Name == "" {
+		if len(s.Troubles[i].about) == 0 || s.Troubles[i].Kind == "" {
 			t.Errorf("about nothing, or without a kind: %+v", s.Troubles[i])
 		}
 		for _, about := range s.Troubles[i].about {
