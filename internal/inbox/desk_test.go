@@ -438,16 +438,6 @@ func (d *desk) list(tenant string) []*lane.Webhook {
 	return all
 }
 
-// row returns the row of a tenant's lane.
-func (d *desk) row(tenant string) *lane.Lane {
-	d.t.Helper()
-	all := must(d.lanesOf(d.t.Context(), nil, tenant))(d.t)
-	if len(all) != 1 {
-		d.t.Fatalf("%s has %d lanes", tenant, len(all))
-	}
-	return all[0]
-}
-
 // items returns the webhooks that f selects, newest first, with their content.
 func (d *desk) items(f Filter) (all []*lane.Webhook, err error) {
 	err = d.Each(context.Background(), f, true, func(item *lane.Webhook) bool {
@@ -520,20 +510,6 @@ func (d *desk) insist(tenant, body string) {
 		got := d.send(tenant, body)
 		return got == "+" || got == "="
 	})
-}
-
-// crowd runs f for each number below count, by so many goroutines at once.
-func crowd(atOnce, count int, f func(n int)) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range atOnce {
-		wg.Go(func() {
-			for n := int(next.Add(1)) - 1; n < count; n = int(next.Add(1)) - 1 {
-				f(n)
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // waitFor waits until the bubble's receiver has accepted this many of the tenants whose names begin so, and returns
