@@ -77,10 +77,10 @@ func noSweeps(t *testing.T, dsn string) {
 }
 
 // The first webhook of a tenant comes through two replicas at once: the replica that waits for the other sees what
-// the other has stored, whatever isolation the server has by default.
+// the other has stored.
 func TestNewTenantAtOnce(t *testing.T) {
 	t.Parallel()
-	dsn := pgtest.New(t, "default_transaction_isolation=serializable").DSN() + "&schema=usher"
+	dsn := pgtest.Schema(t)
 	open := inDatabase(t, dsn)
 	noSweeps(t, dsn)
 	for _, tc := range []struct {

@@ -7,7 +7,7 @@
 //	costly, slow, some         what takes much runs only in thorough runs, or with -long alone
 //	inFile, inDatabase         open an engine on that file, or in that schema
 //	killed                     a copy of a file, as it is if usher is killed now
-//	intercepted, between       an engine that a test sees through, holds up or refuses: held, tally, away, crowded
+//	intercepted, between       an engine that a test sees through, holds up or refuses: held, tally, away
 //	another, inSchema          another client of the database (database_test.go)
 //
 // A desk is a running inbox with its receiver, and most tests have one (desk_test.go): newDesk starts it as a setup
