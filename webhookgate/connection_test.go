@@ -82,24 +82,6 @@ func TestOverTheWire(t *testing.T) {
 			}
 		})
 	}
-	t.Run("who was told to go on finds the answer, too", func(t *testing.T) {
-		conn := dial(t, gate)
-		answers := bufio.NewReader(conn)
-		fmt.Fprint(conn, "POST /webhooks/good HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n")
-		if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") {
-			t.Fatalf("%q, %v", line, err)
-		}
-		const size = 20 << 20
-		fmt.Fprintf(conn, "%x\r\n", size)
-		if _, err := io.CopyN(conn, repeated(' '), size); err != nil {
-			t.Error(err)
-		}
-		fmt.Fprint(conn, "\r\n0\r\n\r\n")
-		answers.ReadString('\n')
-		if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, " 413 ") {
-			t.Errorf("%q, %v", line, err)
-		}
-	})
 }
 
 // repeated is a reader of nothing but one byte.

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,36 +56,6 @@ func TestRouting(t *testing.T) {
 			t.Errorf("%s %s: Allow is %q", tt.method, tt.target, allow)
 		}
 	}
-}
-
-func TestInflightCap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		receiver := &counting{takes: 5 * time.Second}
-		g := newGate(t, func(c *setup) {
-			c.MaxInflight = 10
-			c.Transport = receiver
-		})
-		var (
-			wg   sync.WaitGroup
-			mu   sync.Mutex
-			told = make(map[int]int)
-		)
-		for i := range 50 {
-			wg.Go(func() {
-				got := post(t, g, snapshotOf(fmt.Sprint("tenant", i), "A"))
-				mu.Lock()
-				defer mu.Unlock()
-				told[got.Code]++
-			})
-		}
-		wg.Wait()
-		if told[200] != 10 || told[503] != 40 || receiver.count() != 10 {
-			t.Errorf("told %v, delivered %d; want 10 times 200 and 40 times 503", told, receiver.count())
-		}
-		if got := post(t, g, snapshotOf("later", "A")); got.Code != 200 {
-			t.Errorf("afterwards: %v", got)
-		}
-	})
 }
 
 func TestShutdownDrains(t *testing.T) {

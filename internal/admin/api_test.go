@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -14,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"usher/internal/admin/status"
 	"usher/internal/content"
@@ -24,7 +22,6 @@ import (
 	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
-	"usher/internal/view"
 	"usher/webhookgate"
 )
 
@@ -371,53 +368,4 @@ func TestButtonsComeFromTheTable(t *testing.T) {
 	want("/", "Resume; Resume; Try all of these now…; Resume; Pause all deliveries…")
 	pause(inbox.Pause{})
 	want("/", "Resume; Resume; Resume all deliveries; Resume; Resume all deliveries")
-}
-
-// A new row of Acts is a button on the page of what it is done to, a question with a field, a form, a call of
-// the API, an entry, and a line in the log.
-func TestNewAct(t *testing.T) {
-	before := Acts
-	t.Cleanup(func() { Acts = before })
-	Acts = append(slices.Clip(before), &Act{
-		Name: "postpone", On: OnTenant, Params: []Param{{Name: "for", Is: duration, Label: "For how long"}}, logged: "tenant postponed by hand",
-		do: func(h *Handler, c *call) (view.Result, error) {
-			_, err := h.cfg.Inbox.Pause(c.on, time.Hour, c.by)
-			return view.Result{Said: "postponed"}, err
-		},
-		effect: "Its webhooks wait until then.", Means: "Its webhooks wait until a time.", did: "Postponed.",
-	})
-	b := world(t)
-	var log testkit.Output
-	cfg := port(b)
-	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-	h := New(cfg)
-	for target, want := range map[string]string{
-		"/tenant?platform=eu&code=acme":              `href="/tenant?ask=postpone&amp;code=acme&amp;platform=eu">Postpone tenant…</a>`,
-		"/webhooks/3":                                "erase, postpone…",
-		"/tenant?platform=eu&code=acme&ask=postpone": `<label>For how long <input name="for"`,
-	} {
-		if status, page := ask(h, "GET", target, "", "Accept", "text/html"); status != 200 || !strings.Contains(page, want) {
-			t.Errorf("%s: %d, no %s in\n%s", target, status, want, page)
-		}
-	}
-	if w := post(h, "/postpone", "platform=eu&tenant=acme&for=1h"); w.Code != 303 || w.Header().Get("Location") != "/tenant?code=acme&did=postpone&platform=eu" {
-		t.Errorf("the form: %d %v", w.Code, w.Header())
-	}
-	for body, want := range map[string]string{
-		`{"tenant":"acme","for":"soon"}`: `400 {"error":"for is \"soon\", but should be a time span`,
-		`{"tenant":"acme","four":"1h"}`:  `400 `,
-		`{"for":"1h"}`:                   `400 {"error":"no tenant is named`,
-		`{"tenant":"late","for":"1h"}`:   `200 {"said":"postponed"}`,
-	} {
-		if status, answer := ask(h, "POST", "/api/postpone", body); !strings.HasPrefix(fmt.Sprint(status, " ", answer), want) {
-			t.Errorf("%s: %d %s", body, status, answer)
-		}
-	}
-	all, err := b.Actions(t.Context(), 0, 9)
-	if err != nil || len(all) != 2 || all[0].What+" "+all[0].About != "postpone eu/late --for 1h" {
-		t.Errorf("the entries: %+v %v", all, err)
-	}
-	if n := strings.Count(log.String(), `msg="tenant postponed by hand" about="eu/`); n != 2 {
-		t.Errorf("%d lines in the log:\n%s", n, log.String())
-	}
 }

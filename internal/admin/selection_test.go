@@ -1,24 +1,15 @@
 package admin
 
 import (
-	"context"
-	"crypto/sha256"
-	"fmt"
-	"net/http"
 	"net/url"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"usher/internal/inbox"
 	"usher/internal/lane/state"
-	"usher/internal/testkit"
 	"usher/internal/testkit/inboxtest"
-	"usher/webhookgate"
 )
 
 func TestReadSelection(t *testing.T) {
@@ -53,52 +44,6 @@ func TestReadSelection(t *testing.T) {
 	s, _ := h.readSelection(url.Values{"tenant": {"a%2Fb/c%25"}})
 	if s.tenant.Platform == nil || *s.tenant.Platform != "a/b" || s.tenant.Tenant != "c%" {
 		t.Errorf("%+v", s)
-	}
-}
-
-// queueMany takes in webhooks of so many tenants.
-func queueMany(t *testing.T, b *inboxtest.Box, webhooks int) {
-	var wg sync.WaitGroup
-	for first := range 50 {
-		wg.Go(func() {
-			for n := first; n < webhooks; n += 50 {
-				_, err := b.Store(context.Background(), &webhookgate.Webhook{
-					ID: fmt.Sprint("id-", n), Type: "TenantProvisioningChange", Snapshot: true,
-					Lane: webhookgate.LaneName{Tenant: fmt.Sprint("t", n)}, Receiver: b.Receivers.For(""),
-					Header: http.Header{}, Body: []byte(five), Digest: sha256.Sum256([]byte(five)),
-				})
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// An action may be about very many webhooks, and each may have many tries. What is kept of them meanwhile is little.
-func TestActionsOnManyNeedLittleMemory(t *testing.T) {
-	const webhooks = 600 // more than are read at once
-	b := inboxtest.Open(t)
-	h := New(port(b))
-	b.Answer(422, strings.Repeat("x", 400))
-	queueMany(t, b, webhooks)
-	testkit.Eventually(t, "all are parked", func() bool {
-		ids, _, err := h.selectIDs(t.Context(), true, inbox.Filter{State: state.Parked}, true)
-		return err == nil && len(ids) == webhooks
-	})
-	inUse := func() int {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int(m.HeapAlloc)
-	}
-	before := inUse()
-	chosen, _, err := h.selectIDs(context.Background(), true, inbox.Filter{State: state.Parked}, false)
-	took := (inUse() - before) / webhooks
-	runtime.KeepAlive(chosen) // or it is gone before it is measured
-	if err != nil || len(chosen) != webhooks || took > 200 {
-		t.Errorf("%d webhooks, %d bytes each: %v", len(chosen), took, err)
 	}
 }
 

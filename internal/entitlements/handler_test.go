@@ -195,15 +195,11 @@ func TestTargets(t *testing.T) {
 	}{
 		{"/v1/entitlements/acme/users", 200, "", "25"},
 		{"/v1/entitlements/nobody", 404, "TENANT_UNKNOWN", ""},
-		{"/v1/entitlements/nobody/users", 404, "TENANT_UNKNOWN", ""},
 		{"/v1/entitlements/Acme/users", 404, "TENANT_UNKNOWN", ""},
 		{"/v1/entitlements/acme%00/users", 404, "TENANT_UNKNOWN", ""},
 		{"/v1/entitlements/silent", 404, "FEATURES_UNKNOWN", ""},
-		{"/v1/entitlements/silent/users", 404, "FEATURES_UNKNOWN", ""},
 		{"/v1/entitlements/twice", 409, "AMBIGUOUS", ""},
-		{"/v1/entitlements/twice/users", 409, "AMBIGUOUS", ""},
 		{"/v1/entitlements/twice/users?platform=eu", 200, "", "1"},
-		{"/v1/entitlements/twice/users?platform=us", 200, "", "2"},
 		{"/v1/entitlements/twice/users?platform=asia", 404, "TENANT_UNKNOWN", ""},
 		{"/v1/entitlements/twice/users?platform=", 404, "TENANT_UNKNOWN", ""},
 		{"/v1/entitlements/plain/users", 409, "AMBIGUOUS", ""},
@@ -211,15 +207,12 @@ func TestTargets(t *testing.T) {
 		{"/v1/entitlements/plain/users?platform", 200, "", "5"},
 		{"/v1/entitlements/acme/users?platform=", 404, "TENANT_UNKNOWN", ""},
 		{"/v1/entitlements/broken", 503, "NOT_READY", ""},
-		{"/v1/entitlements/broken/users", 503, "NOT_READY", ""},
 
 		{"/v1/entitlements/br%C3%BCcke/users", 200, "", "1"},
-		{"/v1/entitlements/br%c3%bccke/users", 200, "", "1"},
 		{"/v1/entitlements/brücke/users", 200, "", "1"},                    // unescaped, as some send it
 		{"/v1/entitlements/bru%CC%88cke/users", 404, "TENANT_UNKNOWN", ""}, // looks the same, and is not
 		{"/v1/entitlements/acme/%E6%A9%9F%E8%83%BD", 200, "", "4"},
 		{"/v1/entitlements/a%2Fb/users", 200, "", "1"},
-		{"/v1/entitlements/a%2fb/users", 200, "", "1"},
 		{"/v1/entitlements/a/b/users", 404, "NOT_FOUND", ""},
 		{"/v1/entitlements/a%252Fb/users", 404, "TENANT_UNKNOWN", ""},    // escaped twice is another code
 		{`/v1/entitlements/acme%2Fusers%2F"`, 404, "TENANT_UNKNOWN", ""}, // not acme: see sentPath
@@ -229,18 +222,15 @@ func TestTargets(t *testing.T) {
 		{"/v1/entitlements/../users", 200, "", "1"}, // a code like any other
 		{"/v1/entitlements/%2E%2E/users", 200, "", "1"},
 		{"/v1/entitlements/acme%FF/users", 404, "NOT_FOUND", ""}, // no code is anything but UTF-8
-		{"/v1/entitlements/acme/users%FF", 404, "NOT_FOUND", ""},
 		{"/v1/entitlements/acme;x=1/users", 404, "TENANT_UNKNOWN", ""},
 
 		{"/v1/entitlements/acme/", 404, "NOT_FOUND", ""},
 		{"/v1/entitlements/", 404, "NOT_FOUND", ""},
 		{"/v1/entitlements//users", 404, "NOT_FOUND", ""},
 		{"/v1/entitlements", 404, "NOT_FOUND", ""},
-		{"/v1//entitlements/acme", 404, "NOT_FOUND", ""},
 		{"//v1/entitlements/acme", 404, "NOT_FOUND", ""},
 		{"/v1/../v1/entitlements/acme", 404, "NOT_FOUND", ""},
 		{"/v1/%65ntitlements/acme", 404, "NOT_FOUND", ""},
-		{"/v1/check/", 404, "NOT_FOUND", ""},
 		{"/v1/%63heck?tenant=acme&feature=users", 404, "NOT_FOUND", ""},
 		{"/", 404, "NOT_FOUND", ""},
 		{"/v1/entitlements/acme?platform=eu&platform=us", 400, "BAD_REQUEST", ""},
@@ -252,18 +242,14 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?tenant=acme&feature=users&quantity=25", 204, "", "25"},
 		{"/v1/check?tenant=acme&feature=users&quantity=26", 403, "DENIED", "25"},
 		{"/v1/check?tenant=acme&feature=users&quantity=0", 204, "", "25"},
-		{"/v1/check?tenant=acme&feature=users&quantity=0025", 204, "", "25"},
 		{"/v1/check?tenant=acme&feature=users&quantity=18446744073709551616", 403, "DENIED", "25"},
-		{"/v1/check?tenant=acme&feature=users&quantity=18446744073709551615", 403, "DENIED", "25"},
 		{"/v1/check?tenant=acme&feature=sso", 204, "", "unlimited"},
 		{"/v1/check?tenant=acme&feature=sso&quantity=99999999999999999999", 204, "", "unlimited"},
-		{"/v1/check?tenant=acme&feature=none", 204, "", "0"},
 		{"/v1/check?tenant=acme&feature=none&quantity=0", 204, "", "0"},
 		{"/v1/check?tenant=acme&feature=none&quantity=1", 403, "DENIED", "0"},
 		{"/v1/check?tenant=acme&feature=huge&quantity=9007199254740991", 204, "", "9007199254740991"},
 		{"/v1/check?tenant=acme&feature=huge&quantity=9007199254740992", 403, "DENIED", "9007199254740991"},
 		{"/v1/check?tenant=acme&feature=other", 403, "DENIED", "0"},
-		{"/v1/check?tenant=acme&feature=other&quantity=0", 403, "DENIED", "0"},
 		{"/v1/check?tenant=acme&feature=Users", 403, "DENIED", "0"},
 		{"/v1/check?tenant=empty&feature=users", 403, "DENIED", "0"},
 		{"/v1/check?tenant=nobody&feature=users", 404, "TENANT_UNKNOWN", ""},
@@ -281,8 +267,6 @@ func TestTargets(t *testing.T) {
 
 		{"/v1/check?tenant=nobody&feature=users&unknown=allow", 204, "", "unknown"},
 		{"/v1/check?tenant=nobody&feature=users&unknown=deny", 403, "DENIED", "unknown"},
-		{"/v1/check?tenant=silent&feature=users&unknown=allow", 204, "", "unknown"},
-		{"/v1/check?tenant=silent&feature=users&unknown=deny", 403, "DENIED", "unknown"},
 		{"/v1/check?tenant=twice&feature=users&unknown=allow", 204, "", "unknown"},
 		{"/v1/check?tenant=twice&feature=users&unknown=deny", 403, "DENIED", "unknown"},
 		{"/v1/check?tenant=half&feature=users&unknown=allow", 204, "", "unknown"}, // no on eu, not known on us
@@ -291,10 +275,8 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?tenant=acme&feature=users&unknown=deny", 204, "", "25"},
 		{"/v1/check?tenant=acme&feature=other&unknown=allow", 403, "DENIED", "0"},
 		{"/v1/check?tenant=broken&feature=users&unknown=allow", 503, "NOT_READY", ""},
-		{"/v1/check?tenant=acme&feature=users&unknown=", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&unknown=yes", 400, "BAD_REQUEST", ""},
 
-		{"/v1/check", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme", 400, "BAD_REQUEST", ""},
 		{"/v1/check?feature=users", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=&feature=users", 400, "BAD_REQUEST", ""},
@@ -302,7 +284,6 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?Tenant=acme&feature=users", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&co&feature=users", 400, "BAD_REQUEST", ""}, // a code that nobody escaped
 		{"/v1/check?tenant=acme&tenant=nobody&feature=users", 400, "BAD_REQUEST", ""},
-		{"/v1/check?tenant=nobody&feature=users&tenant=acme", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&quantiy=99", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users;quantity=99", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme%&feature=users", 400, "BAD_REQUEST", ""},
@@ -310,9 +291,7 @@ func TestTargets(t *testing.T) {
 		{"/v1/check?tenant=acme&feature=users&quantity=", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&quantity=-1", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&quantity=%2B1", 400, "BAD_REQUEST", ""},
-		{"/v1/check?tenant=acme&feature=users&quantity=1.0", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&quantity=1e3", 400, "BAD_REQUEST", ""},
-		{"/v1/check?tenant=acme&feature=users&quantity=0x1", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=sso&quantity=99999999999999999999x", 400, "BAD_REQUEST", ""},
 		{"/v1/check?tenant=acme&feature=users&quantity=%D9%A1", 400, "BAD_REQUEST", ""}, // a digit, but not one of ours
 	} {
@@ -440,22 +419,4 @@ func TestOutageInLog(t *testing.T) {
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "input/output error") {
 		t.Errorf("%s", got)
 	}
-}
-
-// A path is split as it was sent.
-func FuzzPath(f *testing.F) {
-	for _, path := range []string{"/v1/entitlements/a%2Fb/users", `/v1/entitlements/a%2Fb"/users`, "/v1/check", "/ofrep/v1/evaluate/flags/a/b%2Fc", "/v1/entitlements/%ff"} {
-		f.Add(path)
-	}
-	f.Fuzz(func(t *testing.T, path string) {
-		to := parsePath(path)
-		if to.serve == nil {
-			return
-		}
-		ofTenant := strings.HasPrefix(path, tenantPath)
-		ofFeature := ofTenant && strings.Count(path, "/") == 4 || strings.HasPrefix(path, flagsPath+"/")
-		if (to.tenant != "") != ofTenant || (to.feature != nil) != ofFeature || ofFeature && *to.feature == "" {
-			t.Fatalf("%q is %+v", path, to)
-		}
-	})
 }

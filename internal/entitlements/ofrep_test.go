@@ -3,7 +3,6 @@ package entitlements
 import (
 	"encoding/json"
 	"fmt"
-	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -191,27 +190,4 @@ func TestFlagsETag(t *testing.T) {
 			t.Errorf("%s: %s", tenant, resp.Status)
 		}
 	}
-}
-
-// Whatever the body is, the result is an error, or the one tenant that every program finds in it.
-func FuzzContext(f *testing.F) {
-	for _, body := range []string{
-		`{"context":{"targetingKey":"acme","platform":"eu"}}`, `{"context":{"targetingKey":"a","targetingKey":"acme"}}`, `{"context":null}`,
-		`{"Context":{"targetingKey":"a"},"context":{"TargetingKey":"a"}}`, `{"context":{"platform":{"targetingKey":"acme"}}}`, `[]`, `{"a":[{"context":1e999}]}`,
-	} {
-		f.Add(body)
-	}
-	f.Fuzz(func(t *testing.T, body string) {
-		tenant, _, err := readContext(httptest.NewRecorder(), httptest.NewRequest("POST", flagURL, strings.NewReader(body)))
-		if err != nil {
-			return
-		}
-		var request map[string]any
-		d := json.NewDecoder(strings.NewReader(body))
-		d.UseNumber()
-		err = d.Decode(&request)
-		if about, _ := request["context"].(map[string]any); err != nil || tenant == "" || about["targetingKey"] != tenant {
-			t.Fatalf("%q names %q: %v", body, tenant, err)
-		}
-	})
 }

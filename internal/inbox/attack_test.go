@@ -9,10 +9,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 )
 
@@ -70,37 +70,6 @@ func TestGivenUpMeanwhile(t *testing.T) {
 	})
 }
 
-// A platform that this process knows may not be in the database yet. Its lanes must be found after a restart
-// nevertheless.
-func TestPlatformThatWasNotCommitted(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		crm, docs := newTaker("crm", 4, "crm"), newTaker("docs", 4, "docs")
-		var armed atomic.Bool // the next transaction fails at its end
-		d := newDesk(t, open, between(intercepted{write: func(run func(failure error) error) error {
-			if armed.Swap(false) {
-				return run(errors.New("the connection broke"))
-			}
-			return run(nil)
-		}}), func(c *setup) {
-			c.Receivers = receiver.NewSet(crm.Receiver, docs.Receiver)
-		})
-		d.until("open", d.Ready)
-		crm.set("", status(500))
-		for armed.Store(true); armed.Load(); { // a look for work may have been faster
-			_ = d.send("crm/t", "A")
-		}
-		if got := d.send("crm/t", "A"); got != "+" && got != "=" {
-			t.Fatal(got)
-		}
-		d.take("docs/u", "B")
-		d.restart()
-		crm.set("", nil)
-		d.idle("")
-		d.want("crm", fmt.Sprint(crm.got("")), "[t:A]")
-		d.want("docs", fmt.Sprint(docs.got("")), "[u:B]")
-	})
-}
-
 // A jump of the clock does not end a lease: its holder may still be delivering.
 func TestClockJumpsWhileUnderWay(t *testing.T) {
 	onEngines(t, func(t *testing.T, open func() engine.Engine) {
@@ -109,19 +78,6 @@ func TestClockJumpsWhileUnderWay(t *testing.T) {
 			{"a newer one comes", "hang A+ underway +1h B+ release idle", "A B", "delivered delivered"},
 			{"back", "hang A+ underway -3h B+ release idle", "A B", "delivered delivered"},
 		})
-	})
-}
-
-// A clock that goes back does not delay the deliveries of waiting webhooks.
-func TestClockGoesBack(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		check(t, d.Pause(Pause{}))
-		d.take("t", "A", "B")
-		d.ahead.Add(-int64(10 * time.Minute))
-		must(d.Resume(Pause{}))(t)
-		d.idle("t")
-		d.play("u", story{"", "s500 A+ tried -1h up idle", "A", "delivered"})
 	})
 }
 
@@ -185,30 +141,6 @@ func TestAClockThatWasSetBack(t *testing.T) {
 	}
 }
 
-// A replica that starts right after the database's clock has jumped cannot know that. So it does not take lanes over
-// that others may be delivering.
-func TestStartAfterAClockJump(t *testing.T) {
-	costly(t)
-	t.Parallel()
-	open := inDatabase(t, pgtest.Schema(t))
-	a := newDesk(t, open)
-	release := a.main.hang("t")
-	a.take("t", "A", "B")
-	a.untilTried("t", 1)
-	b := newDesk(t, open, func(c *setup) {
-		c.Receivers = a.cfg.Receivers
-		c.ahead.Store(int64(15 * time.Second))
-	})
-	b.take("u", "A") // it works
-	b.idle("u")
-	time.Sleep(1500 * time.Millisecond) // it has looked for work
-	if n := len(a.main.tried("t")); n != 1 {
-		t.Errorf("%d tries at once", n)
-	}
-	release()
-	a.idle("t")
-}
-
 // A replica dies, and the database's clock is set back, as by a failover: the webhook that it was delivering does not
 // wait until the clock has caught up with the end of its lease.
 func TestClockGoesBackAfterADeath(t *testing.T) {
@@ -255,4 +187,29 @@ func TestClockJumpsBeforeAnIntake(t *testing.T) {
 	release()
 	one.idle("t")
 	one.want("accepted", fmt.Sprint(one.main.got("t")), "[A B]")
+}
+
+// A reading that took long is no jump of the clock. After a jump, and after the first reading, which may have come right
+// after one, no leases are taken over for as long as one lasts.
+func TestClockOffset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clockOffset{start: time.Now()}
+		ahead := time.Hour
+		for n, step := range []struct {
+			takes, jump time.Duration
+			jumped      bool
+		}{{0, 0, false}, {0, 0, false}, {5 * time.Second, 0, false}, {0, maxJump / 2, false}, {0, time.Minute, true}, {0, -time.Hour, true}} {
+			asked := time.Now()
+			ahead += step.jump
+			read := time.Since(c.start) + ahead
+			time.Sleep(step.takes)
+			if jumped := c.observe(read.Microseconds(), asked); jumped != step.jumped {
+				t.Errorf("reading %d: a jump: %t", n, jumped)
+			}
+			if may := c.mayTakeOver(time.Minute); may == (n == 0 || step.jumped) {
+				t.Errorf("reading %d: leases may be taken over: %t", n, may)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+	})
 }

@@ -14,21 +14,13 @@ import (
 	"usher/internal/inbox/engine"
 )
 
-// tryOn runs a statement on a file that no usher has open.
-func tryOn(path, statement string) error {
-	db, err := sql.Open("sqlite", path)
-	if err == nil {
-		_, err = db.Exec(statement)
-		err = errors.Join(err, db.Close())
-	}
-	return err
-}
-
 // sqlOn runs statements on a file that no usher has open.
 func sqlOn(t testing.TB, path string, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
-		check(t, tryOn(path, s))
+		db := must(sql.Open("sqlite", path))(t)
+		_, err := db.Exec(s)
+		check(t, errors.Join(err, db.Close()))
 	}
 }
 

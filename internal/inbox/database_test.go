@@ -2,16 +2,9 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/url"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
@@ -83,29 +75,15 @@ func connectTo(t testing.TB, dsn string) (conn *pgx.Conn, schema string) {
 	return conn, schema
 }
 
-// A client is another client of a test's database, in a transaction.
-type client struct {
-	pgx.Tx
-	t   testing.TB
-	dsn string
-	pid uint32 // of its process at the server
-}
-
 // another has another client begin a transaction with these statements.
-func another(t testing.TB, dsn string, statements ...string) *client {
+func another(t testing.TB, dsn string, statements ...string) pgx.Tx {
 	t.Helper()
 	conn, _ := connectTo(t, dsn)
-	c := &client{must(conn.Begin(t.Context()))(t), t, dsn, conn.PgConn().PID()}
+	tx := must(conn.Begin(t.Context()))(t)
 	for _, s := range statements {
-		must(c.Exec(t.Context(), s))(t)
+		must(tx.Exec(t.Context(), s))(t)
 	}
-	return c
-}
-
-// hinders says whether anybody waits for what it has locked.
-func (c *client) hinders() bool {
-	const blocked = "SELECT count(*)::text FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))"
-	return inSchema(c.t, c.dsn, fmt.Sprintf(blocked, c.pid)) != "0"
+	return tx
 }
 
 // waitsForLocks says whether so many statements like this of the test's schema wait for a lock.
@@ -133,21 +111,6 @@ func replayed(t *testing.T, primary, standby *pgtest.Server) {
 	testkit.Eventually(t, "it is replayed", func() bool {
 		return standby.Exec(t, "SELECT pg_last_wal_replay_lsn() >= '"+at+"'") == "t"
 	})
-}
-
-// indexReads ends a desk, waits until the server has counted so many new rows in a table, and returns how many entries
-// of an index it has read: it counts what a connection has read at its end.
-func (d *desk) indexReads(dsn, index string, added int) (entries int) {
-	d.t.Helper()
-	d.shut()
-	question := fmt.Sprintf(`SELECT (CASE WHEN n_tup_ins >= %d THEN idx_tup_read ELSE -1 END)::text
-		FROM pg_stat_user_tables t JOIN pg_stat_user_indexes USING (relid)
-		WHERE t.schemaname = '{schema}' AND indexrelname = '%s'`, added, index)
-	d.until("counted", func() bool {
-		entries = must(strconv.Atoi(inSchema(d.t, dsn, question)))(d.t)
-		return entries >= 0
-	})
-	return entries
 }
 
 // A problem that somebody has to correct is an error at the start, and the error says what to do.
@@ -298,47 +261,6 @@ func TestDatabaseIsKilled(t *testing.T) {
 	}
 }
 
-// The server hangs for 12 s: senders get an answer within 10 s, usher is not ready after 5 s, and nothing is
-// delivered out of order.
-func TestDatabaseStandsStill(t *testing.T) {
-	slow(t)
-	t.Parallel()
-	s := pgtest.New(t)
-	d := newDesk(t, inDatabase(t, s.DSN()))
-	other := newDesk(t, inDatabase(t, s.DSN()), func(c *setup) { c.Receivers = d.cfg.Receivers })
-	for n := range 20 {
-		d.take(fmt.Sprint("t", n), "1", "2", "3")
-	}
-	d.main.mu.Lock()
-	d.main.delay = 100 * time.Millisecond
-	d.main.mu.Unlock()
-	s.Pause()
-	began := time.Now()
-	told := make(chan time.Duration)
-	go func() { d.send("x", "A"); told <- time.Since(began) }()
-	d.until("unready", func() bool { return d.Err() != nil })
-	if took := time.Since(began); took > 8*time.Second {
-		t.Errorf("unready after %v", took)
-	}
-	if took := <-told; took > 11*time.Second {
-		t.Errorf("told after %v", took)
-	}
-	time.Sleep(max(0, 12*time.Second-time.Since(began)))
-	tries := len(d.main.tried(""))
-	time.Sleep(time.Second)
-	if n := len(d.main.tried("")) - tries; n != 0 {
-		t.Errorf("%d tries after every lease had ended", n)
-	}
-	s.Resume()
-	d.until("ready again", func() bool { return d.Err() == nil && other.Err() == nil })
-	d.idle("")
-	for n := range 20 {
-		if got := d.main.got(fmt.Sprint("t", n)); !slices.IsSorted(got) || got[len(got)-1] != "3" {
-			t.Errorf("t%d got %v", n, got)
-		}
-	}
-}
-
 // A failover to a synchronous standby loses nothing that got 200.
 func TestFailover(t *testing.T) {
 	slow(t)
@@ -426,54 +348,7 @@ func TestPoolerAndLatency(t *testing.T) {
 		use(t, w.Through(dsn))
 	})
 	t.Run("pooler", func(t *testing.T) {
-		path, err := exec.LookPath("pgbouncer")
-		if err != nil {
-			testkit.Missing(t, "pgbouncer is not installed")
-		}
-		u := must(url.Parse(pgtest.Schema(t)))(t)
-		host, port, _ := net.SplitHostPort(u.Host)
-		_, mine, _ := net.SplitHostPort(testkit.FreeAddress(t))
-		dir := must(os.MkdirTemp("", "usher-pgbouncer"))(t)
-		t.Cleanup(func() { os.RemoveAll(dir) })
-		ini := filepath.Join(dir, "pgbouncer.ini")
-		check(t, os.WriteFile(filepath.Join(dir, "users"), []byte(`"usher" ""`), 0o644))
-		settings := fmt.Sprintf(`
-			[databases]
-			* = host=%s port=%s
-			[pgbouncer]
-			listen_addr = 127.0.0.1
-			listen_port = %s
-			unix_socket_dir =
-			auth_type = trust
-			auth_file = %s/users
-			pool_mode = transaction
-			default_pool_size = 3
-`, host, port, mine, dir)
-		check(t, os.WriteFile(ini, []byte(strings.ReplaceAll(settings, "\t", "")), 0o644))
-		check(t, os.Chmod(dir, 0o755))
-		args := []string{ini}
-		if os.Getuid() == 0 { // it refuses to run as root
-			name := "nobody"
-			if _, err := user.Lookup("postgres"); err == nil {
-				name = "postgres"
-			}
-			args = append(args, "-u", name)
-		}
-		cmd := exec.Command(path, args...)
-		check(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		testkit.Eventually(t, "pgbouncer listens", func() bool {
-			c, err := net.Dial("tcp", "127.0.0.1:"+mine)
-			if err == nil {
-				c.Close()
-			}
-			return err == nil
-		})
-		u.Host = "127.0.0.1:" + mine
-		query := u.Query()
-		query.Set("default_query_exec_mode", "exec")
-		u.RawQuery = query.Encode()
-		use(t, u.String())
+		use(t, pgtest.New(t).Pooler(t)+"&default_query_exec_mode=exec")
 	})
 }
 
@@ -528,106 +403,6 @@ func TestClockJumps(t *testing.T) {
 	})
 }
 
-// A transaction has to wait after it has read the clock. That must not look like a jump of the clock, after which the
-// lanes of a replica that is gone would not be taken over.
-func TestWaitIsNoJumpOfTheClock(t *testing.T) {
-	t.Parallel()
-	dsn := pgtest.Schema(t)
-	d := newDesk(t, inDatabase(t, dsn))
-	d.take("t", "A")
-	// Another replica has just met this tenant, too, and its COMMIT takes a while.
-	tx := another(t, dsn, "INSERT INTO lane (tenant, platform, event_type) VALUES ('new', '', '')")
-	var sender sync.WaitGroup
-	sender.Go(func() { d.send("new", "A") })
-	d.until("it waits for the lane", tx.hinders)
-	time.Sleep(1300 * time.Millisecond) // longer than what counts as a jump, and less than it waits for a lock
-	check(t, tx.Rollback(t.Context()))
-	sender.Wait()
-	d.take("t", "B")
-	d.idle("")
-	if strings.Contains(d.log.String(), "clock has jumped") {
-		t.Error("a wait was taken for a jump of the clock")
-	}
-}
-
-// An intake reads rows of its own lane only, however many webhooks wait in others, and also while the server has no
-// statistics about new tables.
-func TestReadsOnlyItsOwnLane(t *testing.T) {
-	costly(t)
-	t.Parallel()
-	const tenants = 60
-	dsn := pgtest.Schema(t)
-	d := newDesk(t, inDatabase(t, dsn))
-	d.main.set("", status(400))
-	for n := range tenants {
-		tenant := fmt.Sprint("t", n)
-		d.take(tenant, "A")
-		d.becomes(tenant, "parked")
-		d.take(tenant, "B")
-	}
-	if rows := d.indexReads(dsn, "webhook_attention", 2*tenants); rows > 20*tenants {
-		t.Errorf("%d webhooks of %d tenants: %d rows were read", 2*tenants, tenants, rows)
-	}
-}
-
-// A query plan from when there were three tenants, which reads all lanes, does not stay until the next autovacuum.
-func TestPlansDoNotLast(t *testing.T) {
-	if !*long {
-		t.Skip("it waits for six seconds: go test ./internal/inbox -long")
-	}
-	t.Parallel()
-	const tenants = 1000
-	dsn := pgtest.Schema(t)
-	d := newDesk(t, inDatabase(t, dsn))
-	check(t, d.Pause(Pause{}))
-	d.take("x", "A")
-	d.take("y", "A")
-	inSchema(t, dsn, "VACUUM ANALYZE {schema}.lane")
-	for half := range 2 {
-		for n := range tenants {
-			d.take(fmt.Sprint("t", half, "-", n), "A")
-		}
-		if half == 0 {
-			time.Sleep(6 * time.Second) // longer than a plan lasts
-		}
-	}
-	rows := d.indexReads(dsn, "lane_pkey", 2*tenants)
-	if rows > 3*tenants*tenants/2 { // twice as many if the second half goes by the plan of the first
-		t.Errorf("%d rows were read for %d tenants", rows, 2*tenants)
-	}
-}
-
-// Whatever isolation level a role has by default, a transaction that waits for a lane's row sees what the transaction
-// before it has committed, and no statement is refused.
-func TestDefaultIsolation(t *testing.T) {
-	costly(t)
-	t.Parallel()
-	s := pgtest.New(t, "default_transaction_isolation=serializable")
-	a := newDesk(t, inDatabase(t, s.DSN()))
-	b := newDesk(t, inDatabase(t, s.DSN()), func(c *setup) { c.Receivers = a.cfg.Receivers })
-	var wg sync.WaitGroup
-	for n := range 8 {
-		wg.Go(func() {
-			d := []*desk{a, b}[n%2]
-			for k := range 12 {
-				if got := d.send(fmt.Sprint("t", k%3), fmt.Sprint(n, k)); got != "+" {
-					t.Errorf("not taken in: %s", got)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	a.idle("")
-	if n := len(a.main.got("")); n != 8*12 {
-		t.Errorf("%d tries were accepted", n)
-	}
-	for _, d := range []*desk{a, b} {
-		if strings.Contains(d.log.String(), "can't be written") {
-			t.Error("an outage")
-		}
-	}
-}
-
 // A standby may lag behind. While the primary is away for a moment, a connection may go to the standby, and what is
 // read there is older than what got 200, or is missing.
 func TestStandbyIsNotRead(t *testing.T) {
@@ -676,31 +451,6 @@ func TestLockedTable(t *testing.T) {
 	d.until("ready", func() bool { return d.Health() == (Health{}) })
 	d.idle("t")
 	d.want("accepted", fmt.Sprint(d.main.got("t")), "[A B]")
-}
-
-// A reader that goes away takes its query along: the server must not go on with it.
-func TestQueryEndsWithItsReader(t *testing.T) {
-	t.Parallel()
-	dsn := pgtest.Schema(t)
-	d := newDesk(t, inDatabase(t, dsn))
-	d.take("t", "A")
-	d.idle("t")
-	tx := another(t, dsn, "LOCK TABLE content")
-	ctx, gone := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Each(ctx, Filter{}, true, func(*lane.Webhook) bool { return true }) }()
-	running := func() string {
-		return inSchema(t, dsn, `SELECT count(*)::text FROM pg_locks
-			WHERE NOT granted AND relation = '{schema}.content'::regclass`)
-	}
-	d.until("the query waits for the lock", func() bool { return running() == "1" })
-	gone()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	d.until("the query has ended", func() bool { return running() == "0" })
-	check(t, tx.Rollback(t.Context()))
-	check(t, d.Each(t.Context(), Filter{}, true, func(*lane.Webhook) bool { return true }))
 }
 
 // Somebody's trigger refuses a tenant's webhooks. That is the fault of these webhooks: others that arrive with them

@@ -332,8 +332,20 @@ func (d *desk) Accept(id int64, force bool) (int64, error) { return d.Inbox.Acce
 func (d *desk) Erase(platform, tenant string) (int, error) {
 	return d.Inbox.Erase(platform, tenant, nil)
 }
-func (d *desk) Pause(p Pause) error          { _, err := d.Inbox.Pause(p, 0, nil); return err }
+func (d *desk) Pause(p Pause) error {
+	return patiently(func() error { return second(d.Inbox.Pause(p, 0, nil)) })
+}
 func (d *desk) Resume(p Pause) (bool, error) { return d.Inbox.Resume(p, nil) }
+
+// patiently does what may be done twice until a busy machine ends it in time.
+func patiently(do func() error) (err error) {
+	for range 10 {
+		if err = do(); !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+	}
+	return err
+}
 
 // little gives the inbox a sixteenth of the memory, so that webhooks that do not fit are quickly made.
 func little(c *setup) {
@@ -408,7 +420,7 @@ func (d *desk) sendHook(w *webhookgate.Webhook) string {
 func (d *desk) take(tenant string, bodies ...string) {
 	d.t.Helper()
 	for _, body := range bodies {
-		if got := d.send(tenant, body); got != "+" {
+		if got := d.told(tenant, body); got != "+" {
 			d.t.Fatalf("%s:%s was not taken in: %s", tenant, body, got)
 		}
 	}
@@ -430,22 +442,13 @@ func (d *desk) hears(tenant string, features ...string) {
 // list returns a tenant's webhooks, or with "" all, the oldest first.
 func (d *desk) list(tenant string) []*lane.Webhook {
 	d.t.Helper()
-	all, err := d.List(context.Background(), Filter{Tenant: tenant})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	var all []*lane.Webhook
+	check(d.t, patiently(func() (err error) {
+		all, err = d.List(context.Background(), Filter{Tenant: tenant})
+		return err
+	}))
 	slices.Reverse(all)
 	return all
-}
-
-// row returns the row of a tenant's lane.
-func (d *desk) row(tenant string) *lane.Lane {
-	d.t.Helper()
-	all := must(d.lanesOf(d.t.Context(), nil, tenant))(d.t)
-	if len(all) != 1 {
-		d.t.Fatalf("%s has %d lanes", tenant, len(all))
-	}
-	return all[0]
 }
 
 // items returns the webhooks that f selects, newest first, with their content.
@@ -520,40 +523,6 @@ func (d *desk) insist(tenant, body string) {
 		got := d.send(tenant, body)
 		return got == "+" || got == "="
 	})
-}
-
-// crowd runs f for each number below count, by so many goroutines at once.
-func crowd(atOnce, count int, f func(n int)) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range atOnce {
-		wg.Go(func() {
-			for n := int(next.Add(1)) - 1; n < count; n = int(next.Add(1)) - 1 {
-				f(n)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// waitFor waits until the bubble's receiver has accepted this many of the tenants whose names begin so, and returns
-// how long that took.
-func (d *desk) waitFor(prefix string, count int, most time.Duration) time.Duration {
-	d.t.Helper()
-	began := time.Now()
-	for {
-		got := 0
-		for _, one := range d.main.got("") {
-			got += number(strings.HasPrefix(one, prefix))
-		}
-		if got >= count {
-			return time.Since(began)
-		}
-		if time.Since(began) > most {
-			d.t.Fatalf("only %d of %d %s… were accepted within %v", got, count, prefix, most)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 // places gives the desk's receiver so many places.

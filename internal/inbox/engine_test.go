@@ -302,16 +302,6 @@ func unanswered(silent *atomic.Bool) intercepted {
 	}}
 }
 
-// crowded is a disk that has room for outcomes only while full is set.
-func crowded(full *atomic.Bool) intercepted {
-	return intercepted{full: func() *engine.FullError {
-		if full.Load() {
-			return &engine.FullError{Of: "the file"}
-		}
-		return nil
-	}}
-}
-
 // doubtful is a database whose transactions are in doubt while on is set, although they are committed.
 func doubtful(on *atomic.Bool) intercepted {
 	return intercepted{write: func(run func(failure error) error) error {

@@ -25,7 +25,6 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/inbox/sqlite"
 	"usher/internal/lane"
-	"usher/internal/receiver"
 	"usher/internal/testkit"
 	"usher/internal/testkit/pgtest"
 )
@@ -58,44 +57,30 @@ func TestFileIsOneUshers(t *testing.T) {
 	}
 }
 
-// A link to the file is another name for the same inbox, and for the files beside it.
+// A link is another name for the same inbox, and for the files beside it, also if it was there before the file.
 func TestFileBehindALinkIsOneUshers(t *testing.T) {
-	path := newFile(t)
-	d := newDesk(t, inFile(t, path))
-	link := filepath.Join(t.TempDir(), "link.db")
-	if err := os.Symlink(path, link); err != nil {
-		t.Skip(err)
-	}
-	if e, err := sqlite.Open(link, quiet); !errors.Is(err, ErrInUse) {
-		t.Errorf("a second usher: %v", err)
-		e.Close()
-	}
-	if err := Check(&Address{path: link}, nil, false); !errors.Is(err, ErrInUse) {
-		t.Errorf("usher check: %v", err)
-	}
-	d.shut()
-	newDesk(t, inFile(t, link)).take("t", "A")
-	if beside := must(filepath.Glob(link + "*"))(t); len(beside) != 1 {
-		t.Errorf("beside the link: %v", beside)
-	}
-}
-
-// The same holds if the link existed before the file.
-func TestFileThatALinkWaitedForIsOneUshers(t *testing.T) {
-	path := newFile(t)
-	link := filepath.Join(t.TempDir(), "link.db")
-	if err := os.Symlink(path, link); err != nil {
-		t.Skip(err)
-	}
-	newDesk(t, inFile(t, link)).take("t", "A")
-	for _, name := range []string{link, path} {
-		if e, err := sqlite.Open(name, quiet); !errors.Is(err, ErrInUse) {
-			t.Errorf("a second usher at %s: %v", name, err)
-			e.Close()
+	for _, first := range []string{"the file", "the link"} {
+		path, link := newFile(t), filepath.Join(t.TempDir(), "link.db")
+		if first == "the link" {
+			check(t, os.Remove(path))
 		}
-	}
-	if beside := must(filepath.Glob(link + "*"))(t); len(beside) != 1 {
-		t.Errorf("beside the link: %v", beside)
+		if err := os.Symlink(path, link); err != nil {
+			t.Skip(err)
+		}
+		d := newDesk(t, inFile(t, link))
+		d.take("t", "A")
+		for _, name := range []string{link, path} {
+			if e, err := sqlite.Open(name, quiet); !errors.Is(err, ErrInUse) {
+				t.Errorf("%s first: a second usher at %s: %v", first, name, err)
+				e.Close()
+			}
+			if err := Check(&Address{path: name}, nil, false); !errors.Is(err, ErrInUse) {
+				t.Errorf("%s first: usher check at %s: %v", first, name, err)
+			}
+		}
+		if beside := must(filepath.Glob(link + "*"))(t); len(beside) != 1 {
+			t.Errorf("%s first: beside the link: %v", first, beside)
+		}
 	}
 }
 
@@ -113,15 +98,6 @@ func TestKilledBeforeTheClockWasSet(t *testing.T) {
 	next := newDesk(t, inFile(t, copied))
 	next.idle("t")
 	next.want("accepted", fmt.Sprint(next.main.got("t")), "[A]")
-}
-
-// The database of another program is not an inbox, and gets no tables.
-func TestFileOfAnotherProgram(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "inbox.db")
-	sqlOn(t, path, "CREATE TABLE customer (name TEXT)")
-	wantError(t, "opened", second(sqlite.Open(path, quiet)), "another program")
-	wantError(t, "usher check", Check(&Address{path: path}, nil, false), "another program")
-	sqlOn(t, path, "CREATE TABLE lane (x)") // else it would be there
 }
 
 // A file that somebody made beforehand, or a copy that was put back, may be readable for all: it holds payloads.
@@ -170,7 +146,8 @@ func TestFileCanBeReadMeanwhile(t *testing.T) {
 	}
 }
 
-// A file that is moved, removed or replaced is noticed within two seconds, even if no webhook comes.
+// A file that is moved, removed or replaced is noticed within two seconds, even if no webhook comes and none is
+// delivered: the first sender that gets 503 should not be the one who finds out.
 func TestFileIsGone(t *testing.T) {
 	for name, change := range map[string]func(string) error{
 		"moved":   func(path string) error { return os.Rename(path, path+".old") },
@@ -192,6 +169,8 @@ func TestFileIsGone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDesk(t, inFile(t, path))
 				d.take("t", "A")
+				check(t, d.Pause(Pause{}))
+				time.Sleep(10 * time.Second) // what came at the start is done
 				check(t, change(path))
 				time.Sleep(2 * time.Second)
 				if d.Err() == nil {
@@ -274,35 +253,6 @@ func TestRemovedLockFileLetsNobodyIn(t *testing.T) {
 	}
 	d.shut()
 	newDesk(t, inFile(t, path)).take("t", "B")
-}
-
-// A file that is gone is noticed as soon if there is nothing to deliver: the first sender that gets 503 should not be
-// the one who finds out.
-func TestFileIsGoneWhileNothingIsDelivered(t *testing.T) {
-	for name, prepare := range map[string]func(*desk) error{
-		"paused":       func(d *desk) error { return d.Pause(Pause{}) },
-		"no receivers": func(*desk) error { return nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := newFile(t)
-			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t, inFile(t, path), func(c *setup) {
-					if name == "no receivers" {
-						c.Receivers, c.StoreUnclaimed = receiver.NewSet(), true
-					}
-				})
-				d.take("t", "A")
-				check(t, prepare(d))
-				time.Sleep(10 * time.Second) // what came at the start is done
-				check(t, os.Remove(path))
-				time.Sleep(2 * time.Second)
-				if d.Err() == nil {
-					t.Error("not noticed")
-				}
-			})
-		})
-	}
 }
 
 // After an erasure nothing of the content is left in the file, nor in its write-ahead log.
@@ -627,26 +577,6 @@ func TestWriteFails(t *testing.T) {
 		t.Errorf("it went on:\n%.2000s", text[max(0, len(text)-2000):])
 	}
 	wantAll(t, path, lines)
-}
-
-// When the disk is full the write-ahead log may be long, and all of it must still go into the file: else nothing more
-// is delivered.
-func TestFullDiskWithALongLog(t *testing.T) {
-	costly(t)
-	t.Parallel()
-	for _, size := range []string{"40m", "60m"} {
-		t.Run(size, func(t *testing.T) {
-			dir := smallDisk(t, size)
-			d := newDesk(t, inFile(t, filepath.Join(dir, "inbox.db")))
-			d.main.set("", status(500))
-			taken := 0
-			for d.send(fmt.Sprint("t", taken), strings.Repeat("x", 500_000)) == "+" {
-				taken++
-			}
-			d.main.set("", nil)
-			d.until("delivered", func() bool { return len(d.main.got("")) == taken })
-		})
-	}
 }
 
 // A full disk is not final: senders get 503, and everything goes on when there is room.

@@ -21,10 +21,11 @@ func TestHistoryRows(t *testing.T) {
 		}
 		found := func(before, found []Trouble, says bool) (kinds []string, say []Trouble) {
 			t.Helper()
-			open, say, err := d.Found(before, found, true, says)
-			if err != nil {
-				t.Fatal(err)
-			}
+			var open []Trouble
+			check(t, patiently(func() (err error) {
+				open, say, err = d.Found(before, found, true, says)
+				return err
+			}))
 			for i := range open {
 				kinds = append(kinds, open[i].About)
 			}

@@ -12,7 +12,6 @@ import (
 	"usher/internal/inbox/engine"
 	"usher/internal/lane"
 	"usher/internal/lane/state"
-	"usher/internal/receiver"
 	"usher/internal/testkit/pgtest"
 	"usher/webhookgate"
 )
@@ -120,32 +119,6 @@ func TestInvalidGoesByItsLastCopy(t *testing.T) {
 	})
 }
 
-// A sender whose webhook is invalid does not wait for a database that hangs.
-func TestInvalidWhileTheDatabaseHangs(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		h := newHeld()
-		d := newDesk(t, open, between(intercepted{write: h.write}))
-		d.take("t", "A")
-		h.hold()
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		told := make(chan error, 1)
-		go func() {
-			_, err := d.storeInvalid(ctx, d.invalid("t", "odd"))
-			told <- err
-		}()
-		select {
-		case err := <-told:
-			if err == nil {
-				t.Error("stored, though nothing could be written")
-			}
-		case <-time.After(10 * time.Second):
-			t.Error("it still waits")
-		}
-		h.goOn()
-	})
-}
-
 // The writer hangs for so long that the sender of an invalid webhook gets its answer. The sender's next webhook goes
 // through another replica. Then the invalid one is not stored any more: it would count as the newer one.
 func TestInvalidAfterItsSenderGaveUp(t *testing.T) {
@@ -220,30 +193,6 @@ func TestWhyAWebhookIsNotAccepted(t *testing.T) {
 	})
 }
 
-// After a copy of the tenant's last snapshot has come, to accept an older webhook would overwrite what the sender
-// sent last. That needs --force.
-func TestAcceptAfterACopyOfWhatIsHeld(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		a, b := snapshotOf("acme", "a"), snapshotOf("acme", "b")
-		d.take("acme", b)
-		d.idle("acme")
-		d.recordInvalid("acme", a)
-		id := d.nth("acme", 2)
-		d.want("copy", d.send("acme", b), "=")
-		var older *lane.OverwriteError
-		if _, err := d.Accept(id, false); !errors.As(err, &older) {
-			t.Errorf("accepted without force: %v", err)
-		} else if older.Latest.State != state.Delivered || older.Latest.Received.IsZero() {
-			t.Errorf("it does not say what would be overwritten: %v", err)
-		}
-		d.recordInvalid("acme", a) // now it is the last word
-		_ = must(d.Accept(d.nth("acme", 3), false))(t)
-		d.idle("acme")
-		d.want("delivered", strings.Join(d.main.got("acme"), " "), b+" "+a)
-	})
-}
-
 // To accept a webhook needs --force only if the tenant has a newer snapshot: not after an event, nor after an invalid
 // webhook that came before it and was accepted. It says which snapshot that is.
 func TestForceIsForANewerSnapshot(t *testing.T) {
@@ -311,21 +260,4 @@ func TestInvalidIsNotSentAgain(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A copy that comes in the transaction that erases its tenant is stored: the webhook that it is a copy of is gone.
-func TestInvalidCopyBehindAnErasure(t *testing.T) {
-	rules := lane.Rules{Receivers: receiver.NewSet(), Log: quiet}
-	cfg := Config{Rules: rules}
-	m := NewMemory(&cfg, 1)
-	name := webhookgate.LaneName{Tenant: "acme"}
-	w := &webhookgate.Webhook{ID: "one", Lane: name, Body: []byte("odd")}
-	m.Now, m.Places = 1, func(webhookgate.LaneName) bool { return false }
-	copied := m.RecordInvalid(w, func(int64) {})
-	m.Turn([]Work{copied})
-	m.Turn([]Work{copied, m.Erase(name, func(err error) { check(t, err) }), copied})
-	if all := m.List(); len(all) != 1 || all[0].State != state.Invalid {
-		t.Errorf("the inbox has %d webhooks, want the last copy", len(all))
-	}
-	check(t, m.Check())
 }

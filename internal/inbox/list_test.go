@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"testing/synctest"
 
 	"usher/internal/inbox/engine"
-	"usher/internal/lane"
 )
 
 // A list has the same of each webhook as Show: its content, and its tenant's accepted snapshot before it. A list of
@@ -98,28 +96,6 @@ func TestTenants(t *testing.T) {
 		} {
 			if got := list(tc.filter); got != tc.want {
 				t.Errorf("%+v: %s, want %s", tc.filter, got, tc.want)
-			}
-		}
-	})
-}
-
-// Each query for tenants goes through all of them, so there are few, however many tenants there are, also if none is
-// found.
-func TestFindsTenantsWithFewQueries(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		var queries atomic.Int64
-		d := newDesk(t, open, between(intercepted{asks: func(s *statement) error {
-			queries.Add(int64(number(s.name == "tenants")))
-			return nil
-		}}))
-		const tenants = 1700 // each query asks for twice as many as the one before, from 500 on
-		check(t, d.Pause(Pause{}))
-		crowd(100, tenants, func(n int) { d.take(fmt.Sprint("t", n), "A") })
-		for search, want := range map[string]int{"nobody": 0, "t1699": 1, "t": tenants} {
-			queries.Store(0)
-			all := must(d.Tenants(context.Background(), TenantFilter{Search: search}))(t)
-			if len(all) != want || queries.Load() > 3 {
-				t.Errorf("%s: %d found with %d queries", search, len(all), queries.Load())
 			}
 		}
 	})
@@ -265,25 +241,6 @@ func TestPeopleLeaveReadersToPrograms(t *testing.T) {
 		leave()
 		for range looks {
 			check(t, <-staying)
-		}
-	})
-}
-
-// A long list is cut off between two of its pages, too.
-func TestListEndsMidway(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open, func(c *setup) { c.Limits.PageBytes = 1 })
-		d.take("t", "A", "B", "C")
-		d.idle("t")
-		ctx, gone := context.WithCancel(t.Context())
-		read := 0
-		err := d.Each(ctx, Filter{}, true, func(*lane.Webhook) bool {
-			read++
-			gone()
-			return true
-		})
-		if read != 1 || !errors.Is(err, context.Canceled) {
-			t.Errorf("%d were read, %v", read, err)
 		}
 	})
 }

@@ -68,7 +68,12 @@ func TestFullDiskIsAnOutage(t *testing.T) {
 				t.Errorf("an outage of %+v, and it was from %v to %v", o, begin, end)
 			}
 		}
-	}, between(crowded(&full)))
+	}, between(intercepted{full: func() *engine.FullError {
+		if full.Load() {
+			return &engine.FullError{Of: "the file"}
+		}
+		return nil
+	}}))
 }
 
 // When a gate was not up, by the database's clock.

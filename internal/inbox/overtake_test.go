@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,21 +42,6 @@ func TestCopyOfWhatIsBeingOvertaken(t *testing.T) {
 		if len(w.violations) > 0 {
 			w.tell(t)
 		}
-	})
-}
-
-// The latest webhook is discarded and sent again, while an older one still waits: it is delivered after that one.
-func TestLatestSentAgainBehindAnOlderOne(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		check(t, d.Pause(Pause{Tenant: "t"}))
-		d.take("t", "A", "B")
-		check(t, d.Discard(d.nth("t", 2)))
-		check(t, d.Redeliver(d.nth("t", 2), false))
-		must(d.Resume(Pause{Tenant: "t"}))(t)
-		d.idle("t")
-		d.want("accepted", fmt.Sprint(d.main.got("t")), "[A B]")
-		d.want("states", d.states("t"), "delivered delivered")
 	})
 }
 

@@ -5,28 +5,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"usher/internal/inbox/engine"
 	"usher/internal/lane/state"
 )
-
-// An erasure waits for the one delivery that is under way, and not for all webhooks behind it.
-func TestErasesATenantWithALongQueue(t *testing.T) {
-	onEngines(t, func(t *testing.T, open func() engine.Engine) {
-		d := newDesk(t, open)
-		d.main.delay = 50 * time.Millisecond
-		for n := range 200 {
-			d.take("acme", fmt.Sprint("body ", n))
-		}
-		before := len(d.main.got("acme"))
-		must(d.Erase("", "acme"))(t)
-		// Two or three, but the erasure may have to wait for its turn.
-		if n := len(d.main.got("acme")) - before; n > 20 {
-			t.Errorf("%d were delivered before the erasure", n)
-		}
-	})
-}
 
 // After a forced redelivery the receiver holds an older snapshot than the last one that was taken in. A copy of the
 // older one is a change, and entitlements must follow it.

@@ -239,6 +239,8 @@ func TestOrder(t *testing.T) {
 			{"several sent again go by age",
 				"A+ idle B+ idle C+ idle pause force:2 force:1 resume idle",
 				"A B C A B", "delivered delivered delivered"},
+			{"the newest, discarded and sent again behind an older one",
+				"pause A+ B+ discard:2 again:2 resume idle", "A B", "delivered delivered"},
 			{"the newest sent again last",
 				"A+ idle B+ idle pause again:2 force:1 resume idle", "A B A B", "delivered delivered"},
 			{"sent again without force, and overtaken",

@@ -1,15 +1,12 @@
 package sandbox
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
 func TestFaultAnswers(t *testing.T) {
@@ -35,26 +32,6 @@ func TestFaultAnswers(t *testing.T) {
 	if n := b.TokenRequests(); n != 4 {
 		t.Errorf("TokenRequests %d", n)
 	}
-}
-
-func TestFaultHangEndsWithTheRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := NewBilling(testClient())
-		b.FailGraphQL(Fault{Hang: true})
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		start := time.Now()
-		defer func() {
-			if r := recover(); r != http.ErrAbortHandler {
-				t.Errorf("recovered %v", r)
-			}
-			if took := time.Since(start); took != 5*time.Second {
-				t.Errorf("hung for %v", took)
-			}
-		}()
-		r := httptest.NewRequestWithContext(ctx, "POST", "/graphql", strings.NewReader(typename))
-		b.ServeHTTP(httptest.NewRecorder(), r)
-	})
 }
 
 func TestFaultHangUp(t *testing.T) {

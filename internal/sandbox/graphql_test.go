@@ -114,14 +114,3 @@ func TestScopes(t *testing.T) {
 		t.Errorf("%s", w.Body)
 	}
 }
-
-func TestOnCall(t *testing.T) {
-	b := NewBilling(testClient())
-	var seen []string
-	b.OnCall = func(r *http.Request, body []byte) { seen = append(seen, r.Header.Get("X-Mark")+string(body)) }
-	post(b, "/graphql", "application/json", "refused", "X-Mark", "1")
-	post(b, "/graphql", "application/json", typename, "X-Mark", "2", "Authorization", "Bearer "+getToken(t, b).AccessToken)
-	if len(seen) != 2 || seen[0] != "1refused" || seen[1] != "2"+typename {
-		t.Errorf("seen %q", seen)
-	}
-}

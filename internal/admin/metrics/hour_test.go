@@ -89,20 +89,3 @@ func TestBuckets(t *testing.T) {
 		t.Error("out of range")
 	}
 }
-
-func TestCountingAllocatesNothing(t *testing.T) {
-	r := newRing(true)
-	if n := testing.AllocsPerRun(100, func() { r.countTimed(1, time.Millisecond) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
-func BenchmarkTook(b *testing.B) {
-	r := newRing(true)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			r.countTimed(1, time.Millisecond)
-		}
-	})
-}

@@ -1,13 +1,10 @@
 package postgres
 
 import (
-	"net"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 func TestParse(t *testing.T) {
@@ -58,39 +55,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%v", err)
 		}
 	})
-}
-
-// A server that starts up refuses each try, with TLS and without. People read the reason once, and no list of tries.
-func TestServerThatStartsUp(t *testing.T) {
-	server, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	go func() {
-		for {
-			conn, err := server.Accept()
-			if err != nil {
-				return
-			}
-			backend := pgproto3.NewBackend(conn, conn)
-			if message, err := backend.ReceiveStartupMessage(); err == nil {
-				if _, ssl := message.(*pgproto3.SSLRequest); ssl {
-					conn.Write([]byte("N"))
-					backend.ReceiveStartupMessage()
-				}
-				const starting = "the database system is starting up"
-				backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "57P03", Message: starting})
-				backend.Flush()
-			}
-			conn.Close()
-		}
-	}()
-	_, err = pgx.Connect(t.Context(), "postgres://u@"+server.Addr().String()+"/db?sslmode=prefer")
-	got := describe(err).Error()
-	if want := "the inbox's database: FATAL: the database system is starting up (SQLSTATE 57P03)"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
 }
 
 // A pooler in transaction mode loses prepared statements. The error says what to set.

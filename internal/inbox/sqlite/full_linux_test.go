@@ -70,31 +70,6 @@ func TestFullDiskForTheIndex(t *testing.T) {
 	}
 }
 
-// Others may fill the disk while usher runs. What still fits is for outcomes, a restart later, too.
-func TestRoomForOutcomes(t *testing.T) {
-	dir := smallDisk(t)
-	e, err := Open(filepath.Join(dir, "inbox.db"), slog.New(slog.DiscardHandler))
-	check(t, err)
-	free := fill(t, dir)
-	check(t, os.Truncate(dir+"/filler", 80<<20))
-	if err := e.addContent(1, 1<<20); err != nil || e.Full() == nil {
-		t.Errorf("there is room for outcomes, and none for webhooks: %v, %v", err, e.Full())
-	}
-	check(t, e.Close())
-	e = opened(t, dir)
-	if err := e.addContent(2, 1); err != nil || e.Full() == nil {
-		t.Errorf("after a restart: %v, %v", err, e.Full())
-	}
-	check(t, os.Truncate(dir+"/filler", 62<<20))
-	if e.Maintain(); e.Full() == nil {
-		t.Error("with just enough room: webhooks would soon be refused again")
-	}
-	free()
-	if e.Maintain(); e.Full() != nil {
-		t.Error("with room again: still none is taken in")
-	}
-}
-
 // Without room for what SQLite writes at its opening usher does not start, and says why.
 func TestStartOnAFullDisk(t *testing.T) {
 	dir := smallDisk(t)

@@ -15,8 +15,6 @@ import (
 
 	"modernc.org/libc"
 	lib "modernc.org/sqlite/lib"
-	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
 
 	"usher/internal/inbox/engine"
 )
@@ -111,51 +109,6 @@ func status(t *testing.T, e *Engine, name string, counter int32) int32 {
 	tls := libc.NewTLS()
 	defer tls.Close()
 	return lib.Xsqlite3_stmt_status(tls, uintptr(handle), counter, 1)
-}
-
-// SQLite makes a new plan for a statement whenever it runs, if the value of a parameter might lead to a better one.
-// That takes longer than what the statement does.
-func TestStatementsKeepTheirPlans(t *testing.T) {
-	e := opened(t, t.TempDir())
-	for name := range statements {
-		for run := range 3 {
-			err := e.conn.run(name, func(engine.Row) error { return nil }, slices.Repeat([]any{int64(run)}, 32)...)
-			if err != nil && sqlite.ErrCode(err).ToPrimary() != sqlite.ResultConstraint {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-		if n := status(t, e, name, lib.SQLITE_STMTSTATUS_REPREPARE); n > 0 {
-			t.Errorf("%s was planned anew %d times", name, n)
-		}
-	}
-}
-
-// A tenant may have very many webhooks that wait, or that were delivered. A list asks for each of its webhooks what
-// the tenant had before it, and does not look at all of them each time.
-func TestListReadsFewWebhooks(t *testing.T) {
-	e := opened(t, t.TempDir())
-	const webhooks = 5000
-	for tenant, of := range map[string]struct{ seq, state string }{ // the first one's state differs from the others'
-		"waits":     {"i", "CASE WHEN i = 1 THEN 3 ELSE 0 END"},
-		"delivered": {"-i", "CASE WHEN i = 5000 THEN 0 ELSE 3 END"},
-	} {
-		err := sqlitex.ExecuteScript(e.conn.Conn, fmt.Sprintf(`
-			WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %[1]d)
-			INSERT INTO webhook
-				SELECT %[2]s, '', '%[4]s', '', '', '', 1, x'', 1, 0, %[3]s, i, i, '', '', '' FROM n;
-			INSERT INTO content SELECT seq, x'', x'' FROM webhook WHERE tenant = '%[4]s'`,
-			webhooks, of.seq, of.state, tenant), nil)
-		check(t, err)
-		rows := 0
-		args := []any{tenant, "", "", int64(webhooks + 1)}
-		err = e.conn.run("previous", func(engine.Row) error { rows++; return nil }, args...)
-		if err != nil || rows != 2 {
-			t.Fatal(rows, err)
-		}
-		if n := status(t, e, "previous", lib.SQLITE_STMTSTATUS_VM_STEP); n > webhooks {
-			t.Errorf("%s: it takes %d steps for %d webhooks", tenant, n, webhooks)
-		}
-	}
 }
 
 // A file whose tables another build of usher made is refused at the start, and not at the first statement that misses
