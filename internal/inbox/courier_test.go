@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"usher/internal/inbox/engine"
@@ -232,7 +233,7 @@ func TestEnds(t *testing.T) {
 	})
 	inBubble(t, "at a hard end it is delivered again", func(t *testing.T, d *desk) {
 		d.main.delay = time.Minute
-		d.main.Timeout = time.Hour
+		d.main.Timeout = 2 * time.Minute
 		d.take("t", "A", "B")
 		time.Sleep(time.Second)
 		began := time.Now()
@@ -246,8 +247,26 @@ func TestEnds(t *testing.T) {
 		}
 		d.main.delay = 0
 		d.restart()
-		time.Sleep(time.Second)
-		d.want("after a restart", fmt.Sprint(d.main.got("t")), "[A B]")
+		time.Sleep(time.Minute)
+		d.want("while the receiver may still be working on it", fmt.Sprint(len(d.main.tried("t"))), "1")
+		time.Sleep(2 * time.Minute)
+		d.want("after that", fmt.Sprint(d.main.got("t")), "[A B]")
+	})
+	t.Run("killed", func(t *testing.T) {
+		t.Parallel()
+		path := newFile(t)
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(t, inFile(t, path))
+			defer d.main.hang("t")()
+			d.take("t", "A")
+			d.untilTried("t", 1)
+			next := newDesk(t, inFile(t, killed(t, path)))
+			next.take("t", "B")
+			time.Sleep(15 * time.Second)
+			d.want("while the receiver may still be working on it", fmt.Sprint(len(next.main.tried("t"))), "0")
+			time.Sleep(10 * time.Second)
+			d.want("after that", fmt.Sprint(next.main.got("t")), "[A B]")
+		})
 	})
 	inBubble(t, "whoever comes after the end is told so", func(t *testing.T, d *desk) {
 		d.shut()

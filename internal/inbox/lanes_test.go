@@ -33,7 +33,6 @@ type sim struct {
 	works     []Work
 	gathering bool
 	life      *life
-	shared    bool
 	underTry  map[*try]func()
 
 	rejections []*rejection
@@ -166,7 +165,7 @@ func (s *sim) deliver(lease *lane.Lease) {
 			o.Try.Err = syscall.ECONNREFUSED
 		}
 		o.Try.Status, o.Took = t.status, took
-		if s.shared && w.r.IntN(20) == 0 {
+		if w.r.IntN(20) == 0 {
 			// It stands still, and the lease ends before the outcome is written.
 			until := s.now.Add(w.lease + pick(w.r, 10*time.Millisecond, time.Second/2, time.Second, 5*time.Second))
 			life.troubles = append(life.troubles, trouble{t.began, until, true})
@@ -661,7 +660,7 @@ func (s *sim) step(n int) {
 		s.works, s.gathering = nil, false
 		w.seen["killed"] = true
 		s.m.Now = s.now.UnixMicro()
-		s.m.Crash(s.shared)
+		s.m.Crash()
 		if w.r.IntN(4) == 0 {
 			w.reroute()
 		}
@@ -734,18 +733,14 @@ func TestWorldsOnLanes(t *testing.T) {
 		s := &sim{
 			world:     w,
 			now:       time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
-			shared:    seed%2 == 0,
 			underTry:  make(map[*try]func()),
 			byInvalid: make(map[string]*rejection),
 			accepted:  make(map[string]int64),
 			isHeld:    make(map[string]bool),
 			dealt:     make(map[int64]bool),
 		}
-		if s.shared {
-			w.lease = 10*time.Second + w.timeout
-		}
+		w.lease = 10*time.Second + w.timeout
 		s.m = NewMemory(&w.cfg, seed)
-		s.m.Alone = !s.shared
 		s.m.Places = func(name webhookgate.LaneName) bool { return s.mayDeliver(name) && w.r.IntN(5) > 0 }
 		s.live()
 		tries, arrivals = tries+len(w.tries), arrivals+len(w.arrivals)

@@ -129,7 +129,7 @@ func (s *loop) checkDatabase() {
 			return nil // it was read, which is enough
 		}
 		if correct = s.mayCorrectTimes(); correct {
-			tx.Queue("lane_due_correct", nil, now, now+clock.Micros(lane.MaxBackoff+maxJump), now+clock.Micros(lane.MaxRetryAfter+maxJump),
+			tx.Queue("lane_due_correct", nil, now, now+clock.Micros(lane.MaxBackoff+maxJump), now+clock.Micros(max(lane.MaxRetryAfter, s.cfg.LongestLease())+maxJump),
 				now+clock.Micros(2*s.cfg.LongestLease()+time.Minute))
 			if s.cfg.Receivers != nil {
 				s.route(tx, now)

@@ -27,7 +27,6 @@ type Memory struct {
 	runs     map[int]int64 // their marks
 	last     int64
 	Now      int64
-	Alone    bool
 	Places   func(webhookgate.LaneName) bool // whether there is one
 	accepted map[string]int64                // when receivers last accepted something
 	fault    error
@@ -46,15 +45,8 @@ func NewMemory(cfg *Config, seed uint64) *Memory {
 	}
 }
 
-// Crash is the end of a process: another one comes. shared: its leases run out; else they end.
-func (m *Memory) Crash(shared bool) {
-	m.owner = []byte{m.owner[0] + 1}
-	for _, l := range m.lanes {
-		if l.Owner != nil && !shared {
-			l.Owner, l.Due, l.LeasedID = nil, m.Now, 0
-		}
-	}
-}
+// Crash is the end of a process: another one comes. Its leases run out.
+func (m *Memory) Crash() { m.owner = []byte{m.owner[0] + 1} }
 
 // A Work is a piece of work; it returns what to do after the commit.
 type Work func(*memTurn) (after func())
@@ -76,7 +68,6 @@ func (m *Memory) Turn(works []Work) (after []func(), leases []*lane.Lease) {
 		t.Turn = lane.Turn{
 			Rules:       &m.cfg.Rules,
 			Owner:       m.owner,
-			Alone:       m.Alone,
 			Now:         m.Now,
 			AskedAt:     time.Now(),
 			MayTakeOver: true,

@@ -76,7 +76,7 @@ func newTurn(s *figures, p *places, owner []byte, tx engine.Tx) *turn {
 		there: make(map[webhookgate.LaneName]bool),
 	}
 	t.Turn = lane.Turn{
-		Rules: &s.cfg.Rules, Owner: owner, Alone: !s.engine.Shared(),
+		Rules: &s.cfg.Rules, Owner: owner,
 		AskedAt: time.Now(), Numbers: engine.Provisional,
 		Accepted: make(map[string]int64), Delivering: p.delivering(),
 		Lanes: make(map[webhookgate.LaneName]*lane.Lane), AddedBytes: make(map[string]int64),

@@ -229,7 +229,6 @@ func ReceiverName(rc *receiver.Receiver) string {
 type Turn struct {
 	*Rules
 	Owner []byte // this process's name in leases
-	Alone bool   // no other process has this inbox: an owner that is not this process has ended
 
 	Now         int64     // the database's time
 	AskedAt     time.Time // our time before the transaction began; leases count from here

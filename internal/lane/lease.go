@@ -53,9 +53,6 @@ func (lease *Lease) End(at time.Time) { lease.validUntil.Store(&at); lease.begin
 // a receiver.
 const defaultLeaseExtra = 10 * time.Second
 
-// forAWhile is the end of a lease for its holder in an inbox that only this process has.
-const forAWhile = 100 * 365 * 24 * time.Hour
-
 // LongestLease is how long a lease lasts at most.
 func (r *Rules) LongestLease() (longest time.Duration) {
 	for _, rc := range r.Receivers.All() {
@@ -123,9 +120,6 @@ func (l *Lane) Lease(rc *receiver.Receiver) *Lease {
 	l.WaitingSince = w.AgeFrom().UnixMicro()
 	lease := &Lease{Webhook: w, Receiver: rc, Failed: l.Failures > 0, LaneName: l.LaneName, Token: l.Token}
 	until := l.t.AskedAt.Add(l.t.leaseTime(rc) - l.t.leaseExtra()/5)
-	if l.t.Alone {
-		until = l.t.AskedAt.Add(forAWhile)
-	}
 	lease.validUntil.Store(&until)
 	lease.beginsBy = until.Add(-rc.Timeout)
 	return lease
@@ -136,9 +130,6 @@ func (l *Lane) Lease(rc *receiver.Receiver) *Lease {
 // the database that may be later than its end, and what was accepted meanwhile must not be delivered again.
 func (l *Lane) leased() bool {
 	ours := bytes.Equal(l.Owner, l.t.Owner)
-	if l.t.Alone {
-		return ours
-	}
 	lasts := l.Due > l.t.Now || !l.t.MayTakeOver
 	return l.Owner != nil && (lasts || ours && l.t.Delivering[LeaseKey{l.LaneName, l.Token}])
 }

@@ -37,6 +37,9 @@ func (l *Lane) EndTry(o *Outcome) (after AfterTry) {
 	}
 	w := l.Load(o.Lease.Webhook.Row())
 	switch {
+	case o.Aborted && !o.Began.IsZero():
+		l.NotBefore = max(l.NotBefore, l.Due) // the receiver may still be working on it
+		l.release(l.t.Now)
 	case o.Aborted:
 		l.NotBefore = max(l.NotBefore, l.t.Now+clock.Micros(o.RetryIn))
 		l.release(l.t.Now)

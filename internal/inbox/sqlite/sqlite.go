@@ -113,7 +113,7 @@ var pragmas = []string{
 	"fullfsync(1)", "checkpoint_fullfsync(1)", // these matter on macOS only
 }
 
-// migrate makes the tables, and ends the leases of a former process.
+// migrate makes the tables.
 func (e *Engine) migrate() error {
 	version, err := e.conn.version()
 	if err != nil {
@@ -140,13 +140,6 @@ func (e *Engine) migrate() error {
 		if len(scripts) > 0 {
 			script := dialect.Spell(strings.Join(scripts, "\n") + note)
 			if err := sqlitex.ExecuteScript(e.conn.Conn, script, nil); err != nil {
-				return err
-			}
-		}
-		// There is nobody else: the process that had a lease is gone.
-		for _, which := range []string{"failures = 0", "failures > 0"} { // each has its index
-			free := fmt.Sprintf("UPDATE lane SET owner = x'', leased = 0, due = %d WHERE owner <> x'' AND due < {never} AND ", time.Now().UnixMicro())
-			if err := e.conn.exec(dialect.Spell(free + which)); err != nil {
 				return err
 			}
 		}
