@@ -278,7 +278,7 @@ func (c *courier) logUnserved(ctx context.Context) {
 	if st := c.figures.stats(ctx); st.Old || st.Receivers[""].Pending == 0 && c.unserved == "" {
 		return
 	}
-	codes, err := c.Unserved(ctx)
+	codes, err := listOf(ctx, c.read, scanText, "unserved")
 	if err != nil {
 		return
 	}

@@ -287,14 +287,10 @@ func (s *figures) recount(ctx context.Context) error {
 			st.Receivers[name] = f
 			return err
 		}, now.Add(maxJump).UnixMicro())
-		tx.Queue("receivers", func(r engine.Row) error {
-			var name string
-			var at int64
-			err := r.Scan(&name, &at)
+		queueNumbers(tx, "receivers", func(name string, at int64) {
 			f := st.Receivers[name]
 			f.LastAccepted = clock.Moment(at)
 			st.Receivers[name] = f
-			return err
 		})
 		tx.Queue("invalid_count", func(r engine.Row) error { return r.Scan(&st.Invalid) })
 		tx.Queue("tenant_count", func(r engine.Row) error { return r.Scan(&st.Tenants, &st.Unknown) })

@@ -33,11 +33,9 @@
 // engine/ says what a database must do; sqlite/ and postgres/ do it, and know nothing about webhooks.
 package inbox
 
-import (
-	"usher/internal/inbox/engine"
-)
+import "usher/internal/inbox/engine"
 
-// An Inbox keeps webhooks and delivers them.
+// An Inbox keeps webhooks and delivers them. Each of its parts knows only parts before it.
 type Inbox struct {
 	*store
 	*pauses

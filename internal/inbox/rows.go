@@ -244,6 +244,17 @@ func scanSnapshot(r engine.Row) (t snapshot.Stored, err error) {
 	return t, err
 }
 
+// queueNumbers queues a statement that finds a number for each of some names.
+func queueNumbers(tx engine.Tx, statement string, each func(name string, number int64)) {
+	tx.Queue(statement, func(r engine.Row) error {
+		var name string
+		var number int64
+		err := r.Scan(&name, &number)
+		each(name, number)
+		return err
+	})
+}
+
 func momentOrZero(at int64) (zero time.Time) {
 	if at == 0 {
 		return zero

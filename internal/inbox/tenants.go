@@ -25,29 +25,6 @@ type Tenant struct {
 	Unknown  bool      `json:"unknown"`               // the features in its last snapshot can't be read
 }
 
-// Standing says in words how a tenant stands.
-func (t *Tenant) Standing() (words []string) {
-	for _, s := range []struct {
-		is   bool
-		word string
-	}{
-		{t.Invalid > 0, "invalid"},
-		{t.Parked > 0, "parked"},
-		{t.HeldUp, "held up"},
-		{t.Waiting > 0, "waiting"},
-		{t.Paused, Pause{Until: t.Until}.With("paused")},
-		{t.Unknown, "features unknown"},
-	} {
-		if s.is {
-			words = append(words, s.word)
-		}
-	}
-	if len(words) == 0 {
-		words = []string{"all right"}
-	}
-	return words
-}
-
 // TenantFilter selects tenants; empty fields select all.
 type TenantFilter struct {
 	Search   string  // text, in upper or lower case, of the code, the platform's code or the name
@@ -63,20 +40,11 @@ func (f *TenantFilter) match(t *Tenant) bool {
 	return search == "" || found(ShowTenant(t.Platform, t.Tenant)) || found(t.Name)
 }
 
-// Tenants returns the tenants that f selects, in the order of their codes.
-func (s *pauses) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
-	err = s.EachTenant(ctx, f, func(t *Tenant) (more bool, err error) {
-		all = append(all, t)
-		return f.Limit == 0 || len(all) < f.Limit, nil
-	})
-	return all, err
-}
-
 // maxTenantPage is how many tenants one query returns at most.
 const maxTenantPage = 4000
 
-// EachTenant calls fn for the tenants that f selects, page by page, in the order of their codes, until fn returns false.
-func (s *pauses) EachTenant(ctx context.Context, f TenantFilter, fn func(*Tenant) (more bool, err error)) error {
+// Tenants returns the tenants that f selects, in the order of their codes.
+func (s *pauses) Tenants(ctx context.Context, f TenantFilter) (all []*Tenant, err error) {
 	last := cmp.Or(f.After, new(Tenant))
 	only := boolNumber(f.Troubled) + boolNumber(f.Troubled && f.Unknown)
 	scan := func(r engine.Row) (*Tenant, error) {
@@ -100,18 +68,18 @@ func (s *pauses) EachTenant(ctx context.Context, f TenantFilter, fn func(*Tenant
 			return tx.Send()
 		})
 		if err != nil {
-			return err
+			return all, err
 		}
 		for _, t := range page {
-			if !f.match(t) {
-				continue
+			if f.match(t) {
+				all = append(all, t)
 			}
-			if more, err := fn(t); err != nil || !more {
-				return err
+			if f.Limit > 0 && len(all) == f.Limit {
+				return all, nil
 			}
 		}
 		if int64(len(page)) < size {
-			return nil
+			return all, nil
 		}
 		last = page[size-1]
 	}

@@ -151,24 +151,12 @@ func (t *turn) load(ops []*op, claims []*claim) error {
 		}, digests)
 	}
 	if outcomes {
-		t.tx.Queue("receivers", func(r engine.Row) error {
-			var name string
-			var at int64
-			err := r.Scan(&name, &at)
-			t.Accepted[name] = at
-			return err
-		})
+		queueNumbers(t.tx, "receivers", func(name string, at int64) { t.Accepted[name] = at })
 	}
 	if t.Used == nil {
 		t.firstUsed = make(map[string]int64)
 		t.Used = t.firstUsed
-		t.tx.Queue("bytes_used", func(r engine.Row) error {
-			var name string
-			var bytes int64
-			err := r.Scan(&name, &bytes)
-			t.Used[name] = bytes
-			return err
-		})
+		queueNumbers(t.tx, "bytes_used", func(name string, bytes int64) { t.Used[name] = bytes })
 	}
 	t.queueClaims(claims)
 	if err := t.tx.Send(); err != nil {

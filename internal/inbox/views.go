@@ -235,11 +235,6 @@ func (s *store) Platforms(ctx context.Context, tenant string) (all []string, err
 	return slices.Compact(all), err
 }
 
-// Unserved returns some of the platforms whose webhooks wait, and that no receiver takes.
-func (s *store) Unserved(ctx context.Context) ([]string, error) {
-	return listOf(ctx, s.read, scanText, "unserved")
-}
-
 // ErrNotFound says that the inbox has no webhook with this id, or has deleted it.
 var ErrNotFound = errors.New("no such webhook in the inbox: it may be too old, see 'usher inbox ls'")
 
