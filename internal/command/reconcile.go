@@ -70,8 +70,9 @@ The results:
   equal     usher answers with the same features
   differs   usher answers with other features
   new       usher does not know the tenant, or cannot read its features
-  left      not compared: something came for it right before or since usher
-            began to ask, or, with CMD, somebody erased it
+  left      not compared: something came for it since CMD began to ask, or
+            somebody erased it. Without CMD: it changed, or something came for
+            it, less than a minute ago; usher looks again by itself
   unlisted  usher says that the tenant may use something, and CMD did not print
             it. If it was cancelled, print it with "features":[]
 

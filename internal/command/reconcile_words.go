@@ -47,7 +47,7 @@ func (c *reconcileCall) report(r *lane.Compared) {
 	case lane.Left:
 		words = "something came for it since the command began to ask, or somebody erased it"
 		if c.readsLog() {
-			words = "something came for it right before or since usher read the log: run it again in a minute"
+			words = "it changed, or something came for it, less than a minute ago: run this again in a minute"
 		}
 	case lane.Differs:
 		words = cmp.Or(words, "not in its features")

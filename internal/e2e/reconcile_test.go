@@ -216,6 +216,17 @@ func TestReconcileWithTheLog(t *testing.T) {
 	if code != 0 || strings.Count(actions, "  reconcile  ") != 4 || !regexp.MustCompile(`reconcile +1 .* --apply\n`).MatchString(actions) {
 		t.Errorf("%d %s", code, actions)
 	}
+
+	u.Stop()
+	<-u.Ended
+	s.want(t, 0, "nothing was sent\n", "send", "globex", "users=5", "--lost")
+	u = startBuilt(t, append(environ, "USHER_WEBHOOK_CATCH_UP_URL="+address)).ready(t)
+	const caughtUp = "usher caught up 1 webhook of 1 tenant, sent while usher was down ("
+	testkit.Eventually(t, "the overview says what was caught up", func() bool {
+		return strings.Contains(asked(t, "GET", "http://"+u.admin+"/", "", "Accept", "text/html").body, caughtUp)
+	})
+	_, status, _ := ended(t, []string{"USHER_ADMIN_LISTEN=" + u.admin}, "status")
+	want("usher status", status, "\n"+caughtUp)
 }
 
 // A child that the command leaves behind has its output open: that does not delay the end.
