@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -95,28 +94,6 @@ Or:
 
 // listLag is how long usher waits after the mark: the service's lists may be so far behind its webhooks.
 var listLag = 5 * time.Second // tests do not wait
-
-// reconcileCall is one 'usher reconcile'.
-type reconcileCall struct {
-	*adminAPI
-	apply, noDeliver, yes, json, partial bool
-
-	max     int       // -1: the default
-	since   time.Time // zero: as far back as any
-	typed   string    // --since, as it was typed
-	command []string  // empty: the service's webhook log is read
-
-	job     *job.Job
-	calls   bool // the command can call the billing service
-	signals <-chan os.Signal
-
-	begun    admin.RunLine
-	file     *os.File              // what the command has printed
-	size     int64                 // until it ended
-	toApply  map[int]lane.Compared // what the comparison said of the lines to take in, by their numbers
-	listed   map[lane.Result]int
-	progress progress
-}
 
 // reconcileCommand is 'usher reconcile'.
 func reconcileCommand(ctx context.Context, p *Process, args []string) (err error) {
@@ -214,26 +191,6 @@ func (c *reconcileCall) parse(args []string) error {
 		return usageErrorf("write -- before the command, as in: usher reconcile -- ./tenants.sh")
 	}
 	return nil
-}
-
-// readsLog says that usher reads the billing service's webhook log: there is no command.
-func (c *reconcileCall) readsLog() bool { return len(c.command) == 0 }
-
-// flags returns the flags that say what was asked for.
-func (c *reconcileCall) flags() string {
-	var all []string
-	for _, f := range []struct {
-		on   bool
-		flag string
-	}{
-		{c.apply, "--apply"}, {c.noDeliver, "--no-deliver"}, {c.partial, "--partial"},
-		{c.max >= 0, fmt.Sprint("--max ", c.max)}, {c.typed != "", "--since " + text.Quote(c.typed)},
-	} {
-		if f.on {
-			all = append(all, f.flag)
-		}
-	}
-	return strings.Join(all, " ")
 }
 
 // openFile makes the file for what the command prints: for the user alone, and without a name.
@@ -490,8 +447,6 @@ func (c *reconcileCall) applyAll(ctx context.Context, run *inbox.Run) (*inbox.Ru
 	run.Failed = applied.Failed
 	return run, nil
 }
-
-func (c *reconcileCall) defaultMax() int { return max(5, min(100, c.begun.Known/10)) }
 
 // most is how many may be taken in.
 func (c *reconcileCall) most() int {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -142,25 +141,4 @@ func count(n int, what string) string {
 		what += "s"
 	}
 	return fmt.Sprint(n, " ", what)
-}
-
-// progress says on a terminal how far something is.
-type progress struct {
-	stderr  io.Writer
-	printed time.Time
-	open    bool // the line has no end yet
-}
-
-func (p *progress) show(format string, args ...any) {
-	if time.Since(p.printed) > time.Second/2 && text.IsTerminal(p.stderr) {
-		p.printed, p.open = time.Now(), true
-		fmt.Fprintf(p.stderr, "\r"+format, args...)
-	}
-}
-
-func (p *progress) end() {
-	if p.open {
-		fmt.Fprintln(p.stderr)
-		p.open = false
-	}
 }
