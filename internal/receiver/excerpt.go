@@ -25,8 +25,18 @@ func (r *Receiver) excerpt(said []byte, header http.Header) string {
 	if len(said) > maxSearched {
 		shown = shown[:max(0, len(shown)-cutPiece)]
 	}
-	return text.Clip(secret.Hide(shown, append(r.hidden(header), secret.Words(r.Secrets)...)...), maxExcerpt)
+	secrets := append(r.hidden(header), secret.Words(r.Secrets)...)
+	shown = secret.Hide(shown, secrets...)
+	for i, one := range secrets {
+		secrets[i] = withoutSpace(one)
+	}
+	if joined := withoutSpace(shown); secret.Hide(joined, secrets...) != joined {
+		return "(not shown: it repeats a secret)" // over more than one line
+	}
+	return text.Clip(shown, maxExcerpt)
 }
+
+func withoutSpace(s string) string { return strings.Join(strings.Fields(s), "") }
 
 // hidden returns what must not be shown of a request with this header.
 func (r *Receiver) hidden(header http.Header) (all []string) {

@@ -28,6 +28,7 @@ func TestExcerptShowsNoSecret(t *testing.T) {
 	}
 	spellers := map[string]func(string) string{ // package secret tests more of them
 		"plain":   func(s string) string { return s },
+		"2 lines": func(s string) string { return s[:len(s)/2] + "\n" + s[len(s)/2:] },
 		"decoded": func(s string) string { u, _ := url.PathUnescape(s); return u },
 		"html":    html.EscapeString,
 		"base64":  func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) },
