@@ -233,7 +233,6 @@ func TestEnds(t *testing.T) {
 	})
 	inBubble(t, "at a hard end it is delivered again", func(t *testing.T, d *desk) {
 		d.main.delay = time.Minute
-		d.main.Timeout = 2 * time.Minute
 		d.take("t", "A", "B")
 		time.Sleep(time.Second)
 		began := time.Now()
@@ -251,7 +250,7 @@ func TestEnds(t *testing.T) {
 		d.want("while the receiver may still be working on it", fmt.Sprint(len(d.main.tried("t"))), "1")
 		time.Sleep(2 * time.Minute)
 		d.want("after that", fmt.Sprint(d.main.got("t")), "[A B]")
-	})
+	}, func(c *setup) { c.timeout = 2 * time.Minute })
 	t.Run("killed", func(t *testing.T) {
 		t.Parallel()
 		path := newFile(t)
@@ -382,7 +381,7 @@ func TestEraseWaits(t *testing.T) {
 		must(d.Erase("", "t"))(t)
 	})
 	inBubble(t, "and gives up", func(t *testing.T, d *desk) {
-		d.main.delay, d.main.Timeout = time.Hour, 2*time.Hour
+		d.main.delay = time.Hour
 		d.take("t", "A")
 		time.Sleep(time.Second)
 		if n, err := d.Erase("", "t"); errorWord(err) != "busy" || n != 0 {
@@ -391,7 +390,7 @@ func TestEraseWaits(t *testing.T) {
 		if err := d.Discard(d.nth("t", 1)); errorWord(err) != "busy" {
 			t.Errorf("discarded: %v", err)
 		}
-	})
+	}, func(c *setup) { c.timeout = 2 * time.Hour })
 }
 
 // What was accepted in an outage of the database that lasts longer than its lease is not delivered again by the

@@ -215,6 +215,7 @@ type setup struct {
 	Config
 	between intercepted
 	ahead   *atomic.Int64 // how far the database's clock is ahead
+	timeout time.Duration // of the desk's main receiver, if it is not ten seconds
 }
 
 // newDesk starts an inbox. change may change how it is set up; if it sets no receivers, the desk's main one is used.
@@ -243,6 +244,7 @@ func newDesk(t *testing.T, open func() engine.Engine, change ...func(*setup)) *d
 		f(&d.cfg)
 	}
 	d.ahead = d.cfg.ahead
+	d.main.Timeout = cmp.Or(d.cfg.timeout, d.main.Timeout)
 	if d.cfg.Receivers == nil {
 		d.cfg.Receivers = receiver.NewSet(d.main.Receiver)
 	}

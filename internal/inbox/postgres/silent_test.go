@@ -42,9 +42,9 @@ func TestSilentClientIsEnded(t *testing.T) {
 	busy := connected(t, s)
 	check(t, second(busy.Exec(t.Context(), locks)))
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	works := make(chan error, 1)
-	go func() { works <- second(busy.Exec(ctx, "SELECT pg_sleep(600)")) }()
+	defer func() { cancel(); <-works }()
+	go func() { defer close(works); works <- second(busy.Exec(ctx, "SELECT pg_sleep(600)")) }()
 	const sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 	if !testkit.Comes(func() bool { return s.Exec(t, sleeps) == "1" }) {
 		t.Fatal("the other one does nothing")
