@@ -122,8 +122,7 @@ CREATE TABLE {schema}.snapshot (
 	erased    {int} NOT NULL DEFAULT 0, -- 1: somebody has erased the tenant, and seq is the number of that
 	PRIMARY KEY (tenant, platform)
 ) {keyed};
--- With this condition it serves only those who ask by number: a plan that was made while the table was small would read all of it for one tenant.
-CREATE UNIQUE INDEX snapshot_seq ON {schema}.snapshot (seq) WHERE seq > 0;
+CREATE UNIQUE INDEX snapshot_seq ON {schema}.snapshot (seq);
 CREATE INDEX snapshot_unknown ON {schema}.snapshot (received) WHERE features IS NULL AND erased = 0;
 CREATE INDEX snapshot_id ON {schema}.snapshot (platform, tenant_id) WHERE tenant_id <> '';
 

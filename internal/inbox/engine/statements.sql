@@ -164,7 +164,7 @@ JOIN {schema}.snapshot s ON s.tenant = n.tenant AND s.platform <> n.platform AND
 -- Tenants that have changed after a number (1), 2 how many, 4 about how many bytes; up to the number 3 without those that were erased.
 SELECT seq, erased, rows, platform, tenant, uuid, received, name, coalesce(features::text, '')
 FROM (SELECT s.*, count(*) OVER () AS rows, sum(s.size) OVER (ORDER BY s.seq) - s.size AS before
-	FROM (SELECT s.*, 200 + {size name} + {size features} AS size FROM {schema}.snapshot s WHERE s.seq > $1::bigint AND s.seq > 0 AND (s.erased = 0 OR s.seq > $3::bigint)
+	FROM (SELECT s.*, 200 + {size name} + {size features} AS size FROM {schema}.snapshot s WHERE s.seq > $1::bigint AND (s.erased = 0 OR s.seq > $3::bigint)
 		ORDER BY s.seq LIMIT $2::bigint) s) s
 WHERE before < $4::bigint ORDER BY seq
 
@@ -183,7 +183,7 @@ SELECT platform, tenant, received FROM {schema}.snapshot WHERE features IS NULL 
 -- Tenants whose id came again, later, under another code of the same platform.
 SELECT o.platform, o.tenant, n.tenant
 FROM (SELECT platform, tenant_id, max(seq) AS seq FROM {schema}.snapshot WHERE tenant_id <> '' GROUP BY platform, tenant_id HAVING count(*) > 1) d
-JOIN {schema}.snapshot n ON n.seq = d.seq AND n.seq > 0
+JOIN {schema}.snapshot n ON n.seq = d.seq
 JOIN {schema}.snapshot o ON o.platform = d.platform AND o.tenant_id = d.tenant_id AND o.tenant_id <> '' AND o.seq < d.seq
 ORDER BY n.seq, o.seq LIMIT $1::bigint
 

@@ -12,4 +12,4 @@ ALTER TABLE {schema}.content ALTER body SET STORAGE EXTERNAL; -- compressing cos
 ALTER TABLE {schema}.snapshot ALTER features SET STORAGE EXTERNAL; -- not compressed, so that the size of a page of changes is known before it is read
 -- For the views, whose columns have the database's own collation, as the columns of other tables that they are joined with have. It
 -- compares bytes: an index in the order of that collation breaks when the collation changes with the operating system.
-CREATE INDEX snapshot_view ON {schema}.snapshot ((tenant COLLATE "default") text_pattern_ops, (platform COLLATE "default") text_pattern_ops) WHERE erased = 0;
+CREATE INDEX snapshot_view ON {schema}.snapshot ((tenant COLLATE "default") text_pattern_ops, (platform COLLATE "default") text_pattern_ops); -- for erased ones, too: else a plan of a small table reads all of it
