@@ -83,12 +83,12 @@ func TestPod(t *testing.T) {
 func TestShutdownDrainsAndCuts(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	p := start(t, s.Environ("USHER_SHUTDOWN_GRACE=3s"))
+	p := start(t, s.Environ("USHER_SHUTDOWN_GRACE=6s"))
 	p.Ready(t)
 	url := p.URL(t, "main")
 	entered := make(chan struct{}, 2)
 	s.OnCall = func(*http.Request, []byte) { entered <- struct{}{} }
-	s.FailGraphQL(sandbox.Fault{Delay: 300 * time.Millisecond, Times: 1})
+	s.FailGraphQL(sandbox.Fault{Delay: 3 * time.Second, Times: 1})
 	finished := make(chan bool, 1)
 	go func() {
 		resp, body := call(t, url)
