@@ -19,7 +19,7 @@ const root = "../"
 // How many words a page may have, and all of them together. A page that needs more has said something twice, or belongs
 // somewhere else.
 var budgets = map[string]int{
-	"README.md": 800, "docs/connect.md": 555, "docs/uses.md": 1600, "docs/receivers.md": 800, "docs/entitlements.md": 1275,
+	"README.md": 810, "docs/connect.md": 555, "docs/uses.md": 1600, "docs/receivers.md": 800, "docs/entitlements.md": 1275,
 	"docs/reference.md": 2300, "docs/operations.md": 3050, "docs/reliability.md": 680, "docs/SECURITY.md": 960,
 	"docs/architecture.md": 1270, "docs/CONTRIBUTING.md": 680, "deploy/README.md": 530, "deploy/try/README.md": 100,
 	"examples/README.md": 160, "bench/RESULTS.md": 355,
