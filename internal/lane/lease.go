@@ -3,7 +3,6 @@ package lane
 import (
 	"bytes"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"usher/internal/clock"
@@ -22,8 +21,8 @@ type Lease struct {
 
 	LaneName   webhookgate.LaneName // that it is for
 	Token      int64
-	validUntil atomic.Pointer[time.Time] // by our own clock
-	beginsBy   time.Time
+	validUntil time.Time // by our own clock
+	beginsBy   time.Time // the latest time at which a whole try fits
 }
 
 // Key returns which lease it is.
@@ -43,10 +42,7 @@ func isBefore(until time.Time) bool {
 }
 
 // ValidUntil is when the lease ends.
-func (lease *Lease) ValidUntil() time.Time { return *lease.validUntil.Load() }
-
-// End ends the lease for its holder at some time, in tests.
-func (lease *Lease) End(at time.Time) { lease.validUntil.Store(&at); lease.beginsBy = at }
+func (lease *Lease) ValidUntil() time.Time { return lease.validUntil }
 
 // defaultLeaseExtra is how much longer than the receiver's timeout a lease lasts. Its holder stops a fifth of that earlier,
 // because the clocks of the holder and of the database may run at different speeds, and a request takes some time to reach
@@ -120,7 +116,7 @@ func (l *Lane) Lease(rc *receiver.Receiver) *Lease {
 	l.WaitingSince = w.AgeFrom().UnixMicro()
 	lease := &Lease{Webhook: w, Receiver: rc, Failed: l.Failures > 0, LaneName: l.LaneName, Token: l.Token}
 	until := l.t.AskedAt.Add(l.t.leaseTime(rc) - l.t.leaseExtra()/5)
-	lease.validUntil.Store(&until)
+	lease.validUntil = until
 	lease.beginsBy = until.Add(-rc.Timeout)
 	return lease
 }
